@@ -1,0 +1,63 @@
+# The one entry point. `make` alone lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(VENV)/tools/bin/uv
+export PYTHONPATH :=
+
+.PHONY: help setup demo test test-fast lint types contracts check docs bench lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "headwater needs Python 3.11 or later; set PYTHON=python3.x")'
+	@echo "setup: installing uv into $(VENV)/tools"
+	@$(PYTHON) -m venv $(VENV)/tools
+	@$(VENV)/tools/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.7
+
+$(VENV)/.installed: $(UV) requirements.lock pyproject.toml
+	@echo "setup: installing Python packages from requirements.lock"
+	@test -x $(BIN)/python || $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+setup: $(VENV)/.installed ## install everything: Python packages, then the JVM packages into a cache
+	@$(BIN)/headwater setup
+
+demo: setup ## the main job end to end, in a temporary folder
+	@$(BIN)/python examples/demo.py
+
+test: setup ## all tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-fast: $(VENV)/.installed ## the tests that need no Spark
+	@$(BIN)/python -m pytest -m "not spark and not slow" $(ARGS)
+
+lint: $(VENV)/.installed ## ruff: style and format
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(VENV)/.installed ## mypy, strict
+	@$(BIN)/mypy
+
+contracts: $(VENV)/.installed ## import-linter: imports point down only
+	@PYTHONPATH=src $(BIN)/lint-imports
+
+check: lint types contracts ## lint, types and import contracts
+
+docs: $(VENV)/.installed ## regenerate docs/reference from the code
+	@$(BIN)/python -m tools.reference
+
+bench: setup ## a benchmark: make bench NAME=produce|ingest|query
+	@$(UV) pip install --quiet --python $(BIN)/python -r requirements-bench.lock
+	@$(BIN)/python -m bench.$(NAME) $(ARGS)
+
+lock: $(UV) ## resolve the lock files anew
+	@$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-annotate --python-version 3.11 --group dev pyproject.toml -o requirements.lock
+	@$(UV) pip compile --quiet --universal --no-header --no-annotate --python-version 3.11 -c requirements.lock --group bench -o requirements-bench.lock
+
+clean: ## remove the environment and caches
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

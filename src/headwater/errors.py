@@ -1,0 +1,192 @@
+"""Every error that Headwater raises on purpose, in one tree.
+
+::
+
+    HeadwaterError
+    ├── InvalidInput            400  text, names, options or schemas that cannot be accepted
+    │   ├── InvalidStatement         SQL that does not parse or is not supported
+    │   ├── InvalidName              a name outside [a-z][a-z0-9_]*, or a reserved one
+    │   ├── InvalidOption            an unknown option, or a value it does not take
+    │   ├── InvalidSchema            column types, partitioning or schema files
+    │   └── InvalidSetting           headwater.toml or HEADWATER_* variables
+    ├── RecordsRejected         422  produced rows that do not fit the topic's schema
+    ├── StatementNotAllowed     403  a statement that a reading surface never runs
+    ├── NotFound                404
+    │   ├── LakeNotFound
+    │   ├── TopicNotFound
+    │   └── QueryNotFound
+    ├── Conflict                409
+    │   ├── TopicExists
+    │   ├── LakeExists
+    │   ├── IdempotencyMismatch      one producer sequence, two different contents
+    │   └── StaleCommit              a commit planned on a base that is no longer current
+    ├── BodyTooLarge            413
+    ├── Backpressure            429  the unflushed tail is full; carries retry_after
+    ├── QueryFailed             400  the engine refused or failed a query that was let through
+    │   ├── QueryCancelled      409
+    │   ├── QueryTimeout        408
+    │   └── ResultTooLarge      413
+    ├── Unavailable             503  a part that should answer does not
+    │   ├── StorageBusy              SQLite stayed locked, or the disk is full
+    │   ├── JavaMissing
+    │   └── ServiceUnreachable
+    └── Corrupt                 500  stored bytes that do not match their checksum or definition
+
+A message is a lower-case fragment with the kind of object and its quoted name, without a full stop;
+detail and hint are whole sentences. Anything else that reaches a user is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class HeadwaterWarning(UserWarning):
+    """Something a user should know although the statement succeeded."""
+
+
+class HeadwaterError(Exception):
+    """Base of the tree: a stable code, an HTTP status, and a message with detail, hint and data."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, detail: str | None = None, hint: str | None = None, **data: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+        self.data: Mapping[str, Any] = data
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.message, self.detail and f"({self.detail})") if part)
+
+
+class InvalidInput(HeadwaterError):
+    code = "invalid_input"
+    status = 400
+
+
+class InvalidStatement(InvalidInput):
+    code = "invalid_statement"
+
+
+class InvalidName(InvalidInput):
+    code = "invalid_name"
+
+
+class InvalidOption(InvalidInput):
+    code = "invalid_option"
+
+
+class InvalidSchema(InvalidInput):
+    code = "invalid_schema"
+
+
+class InvalidSetting(InvalidInput):
+    code = "invalid_setting"
+
+
+class RecordsRejected(HeadwaterError):
+    code = "records_rejected"
+    status = 422
+
+
+class StatementNotAllowed(HeadwaterError):
+    code = "statement_not_allowed"
+    status = 403
+
+
+class NotFound(HeadwaterError):
+    code = "not_found"
+    status = 404
+
+
+class LakeNotFound(NotFound):
+    code = "lake_not_found"
+
+
+class TopicNotFound(NotFound):
+    code = "topic_not_found"
+
+
+class QueryNotFound(NotFound):
+    code = "query_not_found"
+
+
+class Conflict(HeadwaterError):
+    code = "conflict"
+    status = 409
+
+
+class TopicExists(Conflict):
+    code = "topic_exists"
+
+
+class LakeExists(Conflict):
+    code = "lake_exists"
+
+
+class IdempotencyMismatch(Conflict):
+    code = "idempotency_mismatch"
+
+
+class StaleCommit(Conflict):
+    code = "stale_commit"
+
+
+class BodyTooLarge(HeadwaterError):
+    code = "body_too_large"
+    status = 413
+
+
+class Backpressure(HeadwaterError):
+    code = "backpressure"
+    status = 429
+
+    def __init__(self, message: str, *, retry_after: int, **kwargs: Any) -> None:
+        super().__init__(message, retry_after=retry_after, **kwargs)
+        self.retry_after = retry_after
+
+
+class QueryFailed(HeadwaterError):
+    code = "query_failed"
+    status = 400
+
+
+class QueryCancelled(QueryFailed):
+    code = "query_cancelled"
+    status = 409
+
+
+class QueryTimeout(QueryFailed):
+    code = "query_timeout"
+    status = 408
+
+
+class ResultTooLarge(QueryFailed):
+    code = "result_too_large"
+    status = 413
+
+
+class Unavailable(HeadwaterError):
+    code = "unavailable"
+    status = 503
+
+
+class StorageBusy(Unavailable):
+    code = "storage_busy"
+
+
+class JavaMissing(Unavailable):
+    code = "java_missing"
+
+
+class ServiceUnreachable(Unavailable):
+    code = "service_unreachable"
+
+
+class Corrupt(HeadwaterError):
+    code = "corrupt"
+    status = 500

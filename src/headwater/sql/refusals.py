@@ -1,0 +1,100 @@
+"""Statements that Headwater knows but does not run, and what to use instead: data for the parser's errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_PRODUCE = "Use `headwater produce` to append records to a topic."
+_APPEND_ONLY = "Topics are append-only: their records are neither changed nor deleted."
+_SETTINGS = (
+    "Settings are made in headwater.toml and HEADWATER_* variables; a topic's options by CREATE TOPIC ... WITH (...)."
+)
+_NO_CODE = "Queries cannot run code or procedures, or load files."
+_NO_SESSION = "Statements stand for themselves: there is no session to change."
+
+STATEMENTS: Mapping[str, str | None] = {
+    "INSERT": _PRODUCE,
+    "COPY": _PRODUCE,
+    "LOAD": _PRODUCE,
+    "IMPORT": _PRODUCE,
+    "MERGE": _APPEND_ONLY,
+    "UPDATE": _APPEND_ONLY,
+    "DELETE": _APPEND_ONLY,
+    "REPLACE": _APPEND_ONLY,
+    "TRUNCATE": "Use DROP TOPIC and CREATE TOPIC.",
+    "ALTER": "Use DROP TOPIC and CREATE TOPIC.",
+    "COMMENT": "Use CREATE TOPIC ... COMMENT '...'.",
+    "SET": _SETTINGS,
+    "RESET": _SETTINGS,
+    "PRAGMA": _SETTINGS,
+    "CALL": _NO_CODE,
+    "EXECUTE": _NO_CODE,
+    "BEGIN": _NO_CODE,
+    "DECLARE": _NO_CODE,
+    "ADD": _NO_CODE,
+    "LIST": _NO_CODE,
+    "INSTALL": _NO_CODE,
+    "ATTACH": _NO_CODE,
+    "DETACH": _NO_CODE,
+    "DFS": _NO_CODE,
+    "USE": _NO_SESSION,
+    "CACHE": _NO_SESSION,
+    "UNCACHE": _NO_SESSION,
+    "CLEAR": _NO_SESSION,
+    "START": _NO_SESSION,
+    "COMMIT": _NO_SESSION,
+    "ROLLBACK": _NO_SESSION,
+    "LOCK": _NO_SESSION,
+    "UNLOCK": _NO_SESSION,
+    "REFRESH": "Answers are always fresh. Use FLUSH to commit what waits in the log.",
+    "EXPORT": "Use a query, and `headwater query --arrow FILE` or --csv.",
+    "GRANT": None,
+    "REVOKE": None,
+    "ANALYZE": "Statistics are written with the files. Use EXPLAIN ANALYZE to measure a query.",
+    "OPTIMIZE": None,
+    "VACUUM": None,
+    "MSCK": None,
+    "REPAIR": None,
+}
+"""First words of SQL that Headwater never runs, with a hint."""
+
+OBJECTS: tuple[str, ...] = (
+    "TABLE",
+    "TABLES",
+    "VIEW",
+    "VIEWS",
+    "DATABASE",
+    "DATABASES",
+    "SCHEMA",
+    "SCHEMAS",
+    "NAMESPACE",
+    "NAMESPACES",
+    "CATALOG",
+    "CATALOGS",
+    "FUNCTION",
+    "FUNCTIONS",
+    "INDEX",
+    "VARIABLE",
+    "EXTERNAL",
+    "TEMPORARY",
+    "TEMP",
+    "GLOBAL",
+    "MATERIALIZED",
+    "PROCEDURE",
+    "PROCEDURES",
+    "COLUMNS",
+    "PARTITIONS",
+    "TBLPROPERTIES",
+    "QUERY",
+    "USER",
+    "ROLE",
+)
+"""What SQL can create, drop, show and describe, and Headwater cannot."""
+
+INSTEAD: Mapping[str, str] = {
+    "CREATE": "Use CREATE TOPIC name (columns).",
+    "DROP": "Use DROP TOPIC name.",
+    "SHOW": "Use SHOW TOPICS.",
+    "DESCRIBE": "Use DESCRIBE TOPIC name.",
+}
+"""The statement of Headwater that starts with the same word."""

@@ -1,0 +1,136 @@
+"""Values that every room may speak of: names, offset ranges, definitions. No I/O.
+
+A column's type is a PyIceberg type and a topic's columns are a PyIceberg `Schema`: Iceberg's own vocabulary is ours.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pyiceberg.schema import Schema
+
+from headwater.errors import InvalidName
+
+NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+MAX_NAME = 128
+
+OFFSET = "_offset"
+TIMESTAMP = "_timestamp"
+SYSTEM_COLUMNS = (OFFSET, TIMESTAMP)
+
+DEAD_SUFFIX = "__dead"
+
+TOPICS = "topics"
+"""The Iceberg namespace in which topics live."""
+
+
+def checked_name(name: str, kind: str) -> str:
+    """`name`, if it may become an identifier and a path segment; otherwise InvalidName."""
+    if len(name) <= MAX_NAME and NAME.match(name):
+        return name
+    suggestion = re.sub(r"_+", "_", re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()))
+    suggestion = suggestion.strip("_").lstrip("0123456789_")[:MAX_NAME]
+    shown = "".join(letter if letter.isprintable() else "?" for letter in name[:MAX_NAME])
+    raise InvalidName(
+        f'{kind} name "{shown}" is not allowed',
+        detail=f"Names match [a-z][a-z0-9_]* and have at most {MAX_NAME} characters.",
+        hint=f'Use "{suggestion}".' if suggestion else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableName:
+    """A table of the lake: a namespace and a name, both checked."""
+
+    namespace: str
+    name: str
+
+    def __post_init__(self) -> None:
+        checked_name(self.namespace, "namespace")
+        checked_name(self.name, "table")
+
+    @classmethod
+    def topic(cls, name: str) -> TableName:
+        return cls(TOPICS, checked_name(name, "topic"))
+
+    @property
+    def identifier(self) -> tuple[str, str]:
+        return (self.namespace, self.name)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Offsets:
+    """A half-open range of a topic's offsets, `[start, end)`."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise ValueError(f"not a range of offsets: [{self.start}, {self.end})")
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.end})"
+
+
+Transform = Literal["identity", "bucket", "truncate", "year", "month", "day", "hour"]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition field: a transform of a column, with the number that bucket and truncate take."""
+
+    transform: Transform
+    column: str
+    parameter: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The partition field's name in Iceberg metadata and in paths."""
+        return self.column if self.transform == "identity" else f"{self.column}_{self.transform}"
+
+    def __str__(self) -> str:
+        match self.transform:
+            case "identity":
+                return self.column
+            case "bucket" | "truncate":
+                return f"{self.transform}({self.parameter}, {self.column})"
+            case _:
+                return f"{self.transform}s({self.column})"
+
+
+Codec = Literal["none", "snappy", "gzip", "lz4", "zstd", "brotli"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOptions:
+    """What `WITH (...)` sets, in base units (bytes, seconds, rows). Defaults are documented in docs/reference/options.md."""
+
+    compression: Codec = "zstd"
+    compression_level: int | None = None
+    target_file_size: int = 128 * 1024**2
+    rotation_timeout: float = 300.0
+    batch_size: int = 10_000
+    commit_interval: float = 10.0
+    on_invalid: Literal["reject", "dead_letter"] = "reject"
+    dedup_key: tuple[str, ...] = ()
+    dedup_horizon: float = 3600.0
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefinition:
+    """A topic as its creator described it: the user's columns only, without the system columns."""
+
+    name: str
+    schema: Schema
+    partitioning: tuple[Partition, ...] = ()
+    options: TopicOptions = field(default_factory=TopicOptions)
