@@ -1,0 +1,149 @@
+"""Settings: one frozen value from headwater.toml, HEADWATER_* variables and keyword arguments; read at the edges."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from headwater.errors import InvalidSetting, LakeNotFound
+
+CONFIG_FILE = "headwater.toml"
+MB = 1024**2
+
+
+class Settings(BaseSettings):
+    """What can be set for a lake and its service. Every field is documented in docs/reference/settings.md."""
+
+    model_config = SettingsConfigDict(env_prefix="HEADWATER_", frozen=True, extra="forbid")
+    toml_file: ClassVar[Path | None] = None
+
+    host: str = Field("127.0.0.1", description="Address that `headwater serve` binds to.")
+    port: int = Field(8420, ge=0, le=65535, description="Port of `headwater serve`; 0 picks a free one.")
+
+    memory_limit: int = Field(1024 * MB, ge=256 * MB, description="Bytes that the service's Python side may use.")
+    max_tail_bytes: int = Field(
+        256 * MB, ge=1 * MB, description="Unflushed bytes in the log at which producers are told to wait."
+    )
+    max_body_bytes: int = Field(256 * MB, ge=1 * MB, description="Largest body of one produce request.")
+    max_record_bytes: int = Field(16 * MB, ge=1024, description="Largest single record.")
+    max_reported_rejects: int = Field(10, ge=1, description="Bad rows that a rejection names.")
+    producer_horizon: float = Field(86_400, gt=0, description="Seconds for which a producer's sequence is remembered.")
+    auto_flush: bool = Field(True, description="In process, commit the log when it is full instead of refusing.")
+
+    query_timeout: float = Field(300, gt=0, description="Seconds after which a query is stopped.")
+    query_max_rows: int = Field(1_000_000, ge=1, description="Rows that a result held in memory may have.")
+    query_memory: int = Field(512 * MB, ge=64 * MB, description="Bytes that DuckDB may use for all queries together.")
+    query_sync_seconds: float = Field(
+        10, ge=0, description="Seconds that POST /api/v1/query waits before it answers with an id."
+    )
+    query_concurrency: int = Field(4, ge=1, description="Queries that run at once in the service.")
+    duckdb_max_bytes: int = Field(
+        4096 * MB, ge=0, description="Bytes to read above which a query goes to Spark by itself."
+    )
+
+    ingest_poll: float = Field(0.5, gt=0, description="Seconds between the ingester's looks at the log.")
+    ingest_max_bytes: int = Field(512 * MB, ge=1 * MB, description="Log bytes that one commit takes at the most.")
+    lease_ttl: float = Field(30, gt=0, description="Seconds after which a dead process's lease can be taken.")
+    busy_timeout: float = Field(30, ge=0, description="Seconds to wait for a locked SQLite file.")
+
+    spark_master: str = Field("local[*]", description="Spark master.")
+    spark_memory: str = Field("2g", pattern=r"^\d+[mg]$", description="Memory of the Spark driver.")
+    spark_conf: dict[str, str] = Field(default_factory=dict, description="More Spark settings.")
+    cache_dir: Path | None = Field(None, description="Where JVM packages are kept; ~/.cache/headwater by default.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings, env_settings)
+        if cls.toml_file is not None and cls.toml_file.exists():
+            sources += (TomlConfigSettingsSource(settings_cls, cls.toml_file),)
+        return sources
+
+    @property
+    def cache(self) -> Path:
+        return self.cache_dir or default_cache()
+
+
+def default_cache() -> Path:
+    """Where JVM packages are kept when no lake says otherwise."""
+    return Path(os.environ.get("HEADWATER_CACHE_DIR") or Path.home() / ".cache" / "headwater")
+
+
+def load_settings(toml_file: Path | None = None, **overrides: Any) -> Settings:
+    """Settings of a lake: keyword arguments win over variables, variables over the file, the file over defaults."""
+    bound = type("Settings", (Settings,), {"toml_file": toml_file, "__module__": Settings.__module__})
+    try:
+        loaded = bound(**overrides)
+    except ValidationError as invalid:
+        raise _invalid_setting(invalid, toml_file) from None
+    except ValueError as broken:  # a TOML syntax error
+        raise InvalidSetting(f'settings file "{toml_file}" cannot be read', detail=f"{broken}.") from None
+    assert isinstance(loaded, Settings)
+    return loaded
+
+
+def _invalid_setting(invalid: ValidationError, toml_file: Path | None) -> InvalidSetting:
+    import difflib
+
+    first = invalid.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+    hint = f'Did you mean "{near[0]}"?' if first["type"] == "extra_forbidden" and near else None
+    where = f"It comes from a keyword argument, a HEADWATER_ variable or {toml_file}." if toml_file else None
+    reason = "There is no such setting." if first["type"] == "extra_forbidden" else f"{first['msg']}."
+    return InvalidSetting(f'setting "{name}" is not valid', detail=" ".join(filter(None, (reason, where))), hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class LakePaths:
+    """Where the parts of an embedded lake are."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / CONFIG_FILE
+
+    @property
+    def catalog(self) -> Path:
+        return self.root / "catalog.db"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state.db"
+
+    @property
+    def warehouse(self) -> Path:
+        return self.root / "warehouse"
+
+    @property
+    def scratch(self) -> Path:
+        return self.root / "scratch"
+
+    @classmethod
+    def existing(cls, root: str | Path) -> LakePaths:
+        """The paths of a lake that exists; LakeNotFound otherwise."""
+        paths = cls(Path(root).resolve())
+        if not paths.config.exists():
+            raise LakeNotFound(
+                f'no lake in "{root}"',
+                detail=f"There is no {CONFIG_FILE} in that folder.",
+                hint=f"Create one with `headwater init {root}`, or name another with -C or HEADWATER_LAKE.",
+            )
+        return paths

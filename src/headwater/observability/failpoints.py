@@ -1,0 +1,52 @@
+"""Places where a test can make the process die, fail or stop. Without HEADWATER_FAILPOINTS they cost one dict look-up.
+
+`HEADWATER_FAILPOINTS="ingest.before_commit=kill;log.before_fsync=error;produce.before_ack=sleep:0.5"`
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from functools import cache
+
+VARIABLE = "HEADWATER_FAILPOINTS"
+
+NAMES = (
+    "produce.validated",
+    "log.before_commit",
+    "log.after_commit",
+    "produce.before_ack",
+    "ingest.planned",
+    "ingest.file_written",
+    "ingest.before_commit",
+    "ingest.after_commit",
+    "ingest.before_trim",
+    "ingest.after_trim",
+)
+
+
+@cache
+def _actions() -> dict[str, str]:
+    text = os.environ.get(VARIABLE, "")
+    actions = dict(part.split("=", 1) for part in text.split(";") if part)
+    if unknown := actions.keys() - set(NAMES):
+        raise ValueError(f"unknown failpoints: {sorted(unknown)}")
+    return actions
+
+
+def failpoint(name: str) -> None:
+    """Do what the environment asks for at `name`: kill, error, full (disk) or sleep:<seconds>; normally nothing."""
+    action = _actions().get(name)
+    if action is None:
+        return
+    match action.partition(":"):
+        case ("kill", _, _):
+            os.kill(os.getpid(), signal.SIGKILL)
+        case ("sleep", _, seconds):
+            time.sleep(float(seconds))
+        case ("full", _, _):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        case _:
+            raise RuntimeError(f"failpoint {name}")

@@ -1,0 +1,51 @@
+"""Prometheus metrics of one lake; each lake has a registry of its own, so that several can live in a process."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics:
+    """What a lake counts. Names and labels are listed in docs/reference/metrics.md."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.records = Counter("headwater_produced_records", "Records acknowledged.", ["topic"], registry=registry)
+        self.rejected = Counter("headwater_rejected_records", "Records refused.", ["topic"], registry=registry)
+        self.dead = Counter("headwater_dead_records", "Records sent to dead letters.", ["topic"], registry=registry)
+        self.duplicates = Counter(
+            "headwater_duplicate_records", "Records dropped by a deduplication key.", ["topic"], registry=registry
+        )
+        self.repeated = Counter(
+            "headwater_repeated_requests", "Requests acknowledged again, stored once.", ["topic"], registry=registry
+        )
+        self.backpressure = Counter("headwater_backpressure", "Requests told to wait.", registry=registry)
+        self.append_seconds = Histogram(
+            "headwater_append_seconds", "From request to durable acknowledgement.", buckets=_SECONDS, registry=registry
+        )
+        self.ingested = Counter(
+            "headwater_ingested_records", "Records committed to tables.", ["topic"], registry=registry
+        )
+        self.ingested_bytes = Counter(
+            "headwater_ingested_bytes", "Parquet bytes committed to tables.", ["topic"], registry=registry
+        )
+        self.ingest_seconds = Histogram(
+            "headwater_ingest_seconds", "One commit, from log to trim.", buckets=_SECONDS, registry=registry
+        )
+        self.ingest_failures = Counter(
+            "headwater_ingest_failures", "Commits that failed and will be tried again.", ["topic"], registry=registry
+        )
+        self.tail_records = Gauge("headwater_tail_records", "Records waiting in the log.", ["topic"], registry=registry)
+        self.tail_bytes = Gauge("headwater_tail_bytes", "Bytes waiting in the log.", ["topic"], registry=registry)
+        self.queries = Counter(
+            "headwater_queries", "Queries by engine and outcome.", ["engine", "outcome"], registry=registry
+        )
+        self.query_seconds = Histogram(
+            "headwater_query_seconds", "Queries from text to last row.", ["engine"], buckets=_SECONDS, registry=registry
+        )
+
+    def exposition(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self.registry)

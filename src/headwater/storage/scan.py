@@ -1,0 +1,147 @@
+"""Which files of a snapshot a filter needs: by manifest summaries, partition values, then column statistics.
+
+Manifests never change, so their entries are parsed once and kept; planning a query on a table that grew by one commit
+reads one new manifest.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from threading import Lock
+
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions.visitors import (
+    _InclusiveMetricsEvaluator,
+    expression_evaluator,
+    inclusive_projection,
+    manifest_evaluator,
+)
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import ListType, MapType, NestedField, StructType
+
+from headwater.errors import Unavailable
+
+MAX_CACHED_FILES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class FileScan:
+    """The files of one snapshot that a filter needs, and how many it does not, by reason."""
+
+    snapshot_id: int | None
+    files: tuple[DataFile, ...] = field(repr=False)
+    total: int
+    skipped_by_partition: int
+    skipped_by_statistics: int
+
+    @property
+    def rows(self) -> int:
+        return sum(file.record_count for file in self.files)
+
+    def bytes_of(self, schema: Schema, columns: Iterable[str]) -> int:
+        """Bytes of the named top-level columns in the kept files; whole files where sizes are unknown."""
+        ids = {leaf for name in columns for leaf in leaf_ids(schema.find_field(name))}
+        return sum(
+            sum(size for column, size in file.column_sizes.items() if column in ids)
+            if file.column_sizes
+            else file.file_size_in_bytes
+            for file in self.files
+        )
+
+
+class ManifestCache:
+    """Entries of manifests by path, up to a number of files, the least recently used leaving first."""
+
+    def __init__(self, max_files: int = MAX_CACHED_FILES) -> None:
+        self._max_files = max_files
+        self._files = 0
+        self._held: OrderedDict[str, tuple[DataFile, ...]] = OrderedDict()
+        self._lock = Lock()
+
+    def files(self, manifest: ManifestFile, io: FileIO) -> tuple[DataFile, ...]:
+        """The live data files that the manifest lists."""
+        with self._lock:
+            if (held := self._held.get(manifest.manifest_path)) is not None:
+                self._held.move_to_end(manifest.manifest_path)
+                return held
+        found = tuple(entry.data_file for entry in manifest.fetch_manifest_entry(io))
+        if any(file.content != DataFileContent.DATA for file in found):
+            raise Unavailable("the table has delete files", detail="Headwater's tables are copy-on-write.")
+        with self._lock:
+            if manifest.manifest_path not in self._held:
+                self._held[manifest.manifest_path] = found
+                self._files += len(found)
+            while self._files > self._max_files and len(self._held) > 1:
+                self._files -= len(self._held.popitem(last=False)[1])
+        return found
+
+
+def plan_scan(table: Table, snapshot_id: int | None, row_filter: BooleanExpression, cache: ManifestCache) -> FileScan:
+    """The files of `snapshot_id` (None: an empty table) that may hold rows matching `row_filter`."""
+    snapshot = table.metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+    if snapshot is None:
+        return FileScan(None, (), 0, 0, 0)
+    schema, specs = table.schema(), table.metadata.specs()
+    pruners: dict[int, _Pruner] = {}
+    kept: list[DataFile] = []
+    total = by_partition = by_statistics = 0
+    metrics = _metrics(schema, row_filter)
+    for manifest in snapshot.manifests(table.io):
+        spec_id = manifest.partition_spec_id
+        if spec_id not in pruners:
+            pruners[spec_id] = _Pruner.of(schema, specs[spec_id], row_filter)
+        pruner = pruners[spec_id]
+        if not pruner.manifest(manifest):
+            skipped = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+            total, by_partition = total + skipped, by_partition + skipped
+            continue
+        for file in cache.files(manifest, table.io):
+            total += 1
+            if not pruner.partition(file):
+                by_partition += 1
+            elif not metrics(file):
+                by_statistics += 1
+            else:
+                kept.append(file)
+    return FileScan(snapshot_id, tuple(kept), total, by_partition, by_statistics)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pruner:
+    """Decides by partition values, for one partition spec."""
+
+    manifest: Callable[[ManifestFile], bool]
+    partition: Callable[[DataFile], bool]
+
+    @classmethod
+    def of(cls, schema: Schema, spec: PartitionSpec, row_filter: BooleanExpression) -> _Pruner:
+        projected = inclusive_projection(schema, spec)(row_filter)
+        if isinstance(projected, AlwaysTrue):
+            return cls(lambda _: True, lambda _: True)
+        evaluate = expression_evaluator(Schema(*spec.partition_type(schema).fields), projected, case_sensitive=True)
+        return cls(manifest_evaluator(spec, schema, projected), lambda file: evaluate(file.partition))
+
+
+def _metrics(schema: Schema, row_filter: BooleanExpression) -> Callable[[DataFile], bool]:
+    if isinstance(row_filter, AlwaysTrue):
+        return lambda _: True
+    return _InclusiveMetricsEvaluator(schema, row_filter).eval
+
+
+def leaf_ids(column: NestedField) -> set[int]:
+    """The ids of the Parquet columns that store a field."""
+    match column.field_type:
+        case StructType() as struct:
+            return {leaf for child in struct.fields for leaf in leaf_ids(child)}
+        case ListType() as of:
+            return leaf_ids(of.element_field)
+        case MapType() as of:
+            return leaf_ids(of.key_field) | leaf_ids(of.value_field)
+        case _:
+            return {column.field_id}

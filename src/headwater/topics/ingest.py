@@ -1,0 +1,193 @@
+"""Drain the log into the table: Spark tasks write Parquet, one Iceberg commit carries files and offsets, then a trim.
+
+Crash behaviour: before the commit, files are orphans and the log still has every record; after it, the table has them
+and the position says so, and the next run trims what is left over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.manifest import DataFile
+
+from headwater.catalog.definitions import P_OFFSET, S_FROM, S_TO
+from headwater.catalog.topics import Topic, Topics
+from headwater.observability.failpoints import failpoint
+from headwater.storage.commit import Position, append
+from headwater.storage.writer import Layout, PartitionedWriter, Target
+from headwater.topics.ingest_plan import Ingest, IngestPlan, Wait, plan_ingest, split
+from headwater.topics.log import Entry, Log, LogTopic
+from headwater.types import OFFSET, TIMESTAMP, Offsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+POSITION = Position(P_OFFSET, S_FROM, S_TO)
+CHUNK_ROWS = 256 * 1024
+CHUNK_BYTES = 32 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What one commit did."""
+
+    topic: str
+    offsets: Offsets
+    snapshot_id: int
+    files: int
+    bytes: int
+    seconds: float
+    reason: str
+
+
+def log_topic(topic: Topic) -> LogTopic:
+    """The topic as the log knows it."""
+    return LogTopic(topic.id, topic.name, topic.committed)
+
+
+def with_system_columns(batch: pa.RecordBatch, offsets: Offsets, appended_at: int) -> pa.RecordBatch:
+    """The batch with `_offset` and `_timestamp` appended."""
+    numbers = pa.array(np.arange(offsets.start, offsets.end, dtype=np.int64))
+    stamps = pa.array(np.full(len(offsets), appended_at, dtype=np.int64)).cast(pa.timestamp("us", "UTC"))
+    return pa.RecordBatch.from_arrays([*batch.columns, numbers, stamps], names=[*batch.schema.names, OFFSET, TIMESTAMP])
+
+
+class Ingester:
+    """Moves records of one lake from the log to the tables."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        log: Log,
+        log_path: Path,
+        spark: Callable[[], SparkSession],
+        *,
+        max_bytes: int,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._topics = topics
+        self._log = log
+        self._log_path = log_path
+        self._spark = spark
+        self._max_bytes = max_bytes
+        self._now = now
+        self._last_commit: dict[str, float] = {}
+
+    def plan(self, name: str, *, force: bool = False) -> tuple[Topic, IngestPlan]:
+        """What is due for the topic now; `force` makes any waiting record due."""
+        topic = self._topics.load(name)
+        plan = plan_ingest(
+            topic.definition.options,
+            self._log.entries(log_topic(topic), topic.committed),
+            now=self._now(),
+            last_commit=self._last_commit.get(topic.id, 0.0),
+            max_bytes=self._max_bytes,
+            force=force,
+        )
+        return topic, plan
+
+    def run(self, name: str, *, force: bool = False) -> Ingested | Wait:
+        """One commit of the topic, if one is due."""
+        topic, plan = self.plan(name, force=force)
+        if isinstance(plan, Ingest):
+            return self._commit(topic, plan)
+        if self._log.stats(log_topic(topic)).start < topic.committed:
+            self._log.trim(log_topic(topic), topic.committed)  # a crash came between a commit and its trim
+        return plan
+
+    def drain(self, name: str, progress: Callable[[Ingested], None] = lambda _: None) -> list[Ingested]:
+        """Commit everything that waited when this was called."""
+        topic = self._topics.load(name)
+        end = self._log.stats(log_topic(topic)).end
+        done: list[Ingested] = []
+        while self._topics.load(name).committed < end:
+            outcome = self.run(name, force=True)
+            if isinstance(outcome, Wait):
+                break
+            progress(outcome)
+            done.append(outcome)
+        return done
+
+    def _commit(self, topic: Topic, plan: Ingest) -> Ingested:
+        started = time.perf_counter()
+        failpoint("ingest.planned")
+        files = write_files(self._spark(), self._log_path, target(topic), plan.entries)
+        failpoint("ingest.file_written")
+        failpoint("ingest.before_commit")
+        tables = self._topics.tables
+        committed = append(lambda: tables.load_for_commit(topic.table_name), files, plan.consumed, POSITION, topic.id)
+        failpoint("ingest.after_commit")
+        self._last_commit[topic.id] = self._now()
+        failpoint("ingest.before_trim")
+        self._log.trim(log_topic(topic), plan.consumed.end)
+        failpoint("ingest.after_trim")
+        seconds = time.perf_counter() - started
+        return Ingested(
+            topic.name, plan.consumed, committed.snapshot_id, committed.files, committed.bytes, seconds, plan.reason
+        )
+
+
+def target(topic: Topic) -> Target:
+    """Where and how the topic's files are written."""
+    options = topic.definition.options
+    return Target(
+        topic.name,
+        topic.table.location(),
+        topic.table.schema(),
+        topic.table.spec(),
+        Layout(options.compression, options.compression_level, options.target_file_size),
+        dict(topic.table.metadata.properties),
+    )
+
+
+def write_files(spark: SparkSession, log_path: Path, into: Target, entries: Sequence[Entry]) -> list[DataFile]:
+    """Write the entries by a Spark job; the files are durable, and in no table yet."""
+    context = spark.sparkContext
+    splits = split(entries, int(context.defaultParallelism))
+
+    def task(assigned: Iterator[Sequence[Entry]]) -> Iterator[list[DataFile]]:
+        for entries in assigned:
+            yield write_entries(log_path, into, entries)
+
+    written = context.parallelize(splits, len(splits)).mapPartitions(task).collect()
+    return [file for files in written for file in files]
+
+
+def write_entries(log_path: Path, into: Target, entries: Sequence[Entry]) -> list[DataFile]:
+    """Runs in a worker: read entries from the log, write them as Parquet."""
+    from ulid import ULID
+
+    writer = PartitionedWriter(into, new_id=lambda: str(ULID()))
+    try:
+        for chunk in read_chunks(log_path, entries):
+            writer.write(chunk)
+        return writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def read_chunks(log_path: Path, entries: Sequence[Entry]) -> Iterator[pa.Table]:
+    """The entries' rows with system columns, in tables of a bounded size."""
+    from headwater.state.sqlite import connect
+    from headwater.topics.log_entries import read_entry
+
+    schemas: dict[int, pa.Schema] = {}
+    pending: list[pa.RecordBatch] = []
+    rows = size = 0
+    with closing(connect(log_path, 30.0, read_only=True)) as db:
+        for entry in entries:
+            pending.append(with_system_columns(read_entry(db, entry.id, schemas), entry.offsets, entry.appended_at))
+            rows, size = rows + len(entry.offsets), size + entry.bytes
+            if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+                yield pa.Table.from_batches(pending)
+                pending, rows, size = [], 0, 0
+    if pending:
+        yield pa.Table.from_batches(pending)

@@ -1,0 +1,123 @@
+"""The log's port: where a record is durable before it is in the table.
+
+An append is acknowledged after the log has it on disk. Offsets are dense from 0 in each topic. A reader takes the tail
+from the first offset that its snapshot lacks; what was trimmed meanwhile is in a newer snapshot.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from headwater.types import Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class LogTopic:
+    """A topic as the log knows it: the table's UUID, its name for people, and where to start when it is new here."""
+
+    id: str
+    name: str
+    committed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dedup:
+    """One key per row (None keeps the row), and how long a key is remembered."""
+
+    keys: tuple[bytes | None, ...] = field(repr=False)
+    horizon: float
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows for one topic, without system columns."""
+
+    topic: LogTopic
+    batches: tuple[pa.RecordBatch, ...] = field(repr=False)
+    dedup: Dedup | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """One request: its parts are stored together or not at all, and once per (producer, sequence)."""
+
+    parts: tuple[Part, ...]
+    producer: str | None = None
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartAck:
+    offsets: Offsets
+    duplicates: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogAck:
+    """Where each part went; `repeated` when this producer's sequence had been stored before."""
+
+    parts: tuple[PartAck, ...]
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stored append: a run of offsets with one timestamp (microseconds)."""
+
+    id: int
+    offsets: Offsets
+    appended_at: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TailBatch:
+    entry: Entry
+    batch: pa.RecordBatch = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LogStats:
+    """What the log holds of a topic: `[start, end)`, its bytes, and when its oldest entry came (microseconds)."""
+
+    start: int
+    end: int
+    bytes: int
+    entries: int
+    oldest: int | None
+
+
+class Log(Protocol):
+    """Implemented on SQLite (embedded) and, later, on Kafka."""
+
+    def append(self, request: Append) -> Future[LogAck]:
+        """Store the request; the future resolves once it is on disk."""
+        ...
+
+    def stats(self, topic: LogTopic) -> LogStats: ...
+
+    def entries(self, topic: LogTopic, start: int) -> list[Entry]:
+        """The entries from offset `start` on, in order."""
+        ...
+
+    def tail(self, topic: LogTopic, start: int) -> list[TailBatch] | None:
+        """The rows from `start` on, dense, at one moment; None when some of them were trimmed already."""
+        ...
+
+    def trim(self, topic: LogTopic, before: int) -> None:
+        """Forget what is below `before`. Only what a table has committed may be trimmed."""
+        ...
+
+    def drop(self, topic: LogTopic) -> None:
+        """Forget the topic and refuse later appends to it."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,255 @@
+"""Every log must behave like this. The suite runs once per implementation."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from headwater.errors import Backpressure, IdempotencyMismatch, TopicNotFound
+from headwater.topics.log import Append, Dedup, Log, LogTopic, Part
+from headwater.topics.log_sqlite import SqliteLog
+from headwater.types import Offsets
+
+ORDERS = LogTopic("id-orders", "orders", 0)
+OTHER = LogTopic("id-other", "other", 0)
+
+
+class Clock:
+    """Time that only moves when told to, in microseconds."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["sqlite"])
+def log(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Log]:
+    opened = SqliteLog(tmp_path / "state.db", max_tail_bytes=1024**2, producer_horizon=60, now=clock)
+    yield opened
+    opened.close()
+
+
+def batch(*values: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(values, pa.int64())})
+
+
+def part(*values: int, topic: LogTopic = ORDERS, dedup: Dedup | None = None) -> Part:
+    return Part(topic, (batch(*values),), dedup)
+
+
+def append(log: Log, *parts: Part, producer: str | None = None, sequence: int = 0) -> list[Offsets]:
+    ack = log.append(Append(parts, producer, sequence)).result(timeout=30)
+    return [each.offsets for each in ack.parts]
+
+
+def values(log: Log, topic: LogTopic = ORDERS, start: int = 0) -> list[int]:
+    tail = log.tail(topic, start)
+    assert tail is not None
+    expected = start
+    for each in tail:  # dense, without gap or overlap
+        assert each.entry.offsets.start == expected
+        assert each.batch.num_rows == len(each.entry.offsets)
+        expected = each.entry.offsets.end
+    return [value for each in tail for value in each.batch.column("n").to_pylist()]
+
+
+def test_offsets_are_dense_from_zero(log: Log) -> None:
+    assert append(log, part(1, 2)) == [Offsets(0, 2)]
+    assert append(log, part(3)) == [Offsets(2, 3)]
+    assert values(log) == [1, 2, 3]
+
+
+def test_topics_do_not_share_offsets(log: Log) -> None:
+    assert append(log, part(1), part(9, 8, topic=OTHER)) == [Offsets(0, 1), Offsets(0, 2)]
+    assert values(log, OTHER) == [9, 8]
+
+
+def test_a_new_log_goes_on_where_the_table_stands(log: Log) -> None:
+    assert append(log, part(1, topic=LogTopic("id-old", "old", 500))) == [Offsets(500, 501)]
+
+
+def test_a_tail_can_start_inside_an_entry(log: Log) -> None:
+    append(log, part(1, 2, 3))
+    assert values(log, start=2) == [3]
+    assert values(log, start=3) == []
+
+
+def test_an_unknown_topic_has_an_empty_tail(log: Log) -> None:
+    assert log.tail(OTHER, 0) == []
+    assert log.stats(OTHER).end == 0
+
+
+def test_trimmed_offsets_are_gone_and_said_to_be(log: Log) -> None:
+    append(log, part(1, 2))
+    append(log, part(3))
+    log.trim(ORDERS, 2)
+    assert log.tail(ORDERS, 0) is None
+    assert values(log, start=2) == [3]
+    assert log.stats(ORDERS).start == 2
+    assert append(log, part(4)) == [Offsets(3, 4)]
+
+
+def test_trimming_everything_keeps_the_next_offset(log: Log) -> None:
+    append(log, part(1, 2))
+    log.trim(ORDERS, 2)
+    stats = log.stats(ORDERS)
+    assert (stats.start, stats.end, stats.bytes, stats.entries) == (2, 2, 0, 0)
+    assert append(log, part(3)) == [Offsets(2, 3)]
+
+
+def test_trimming_many_entries(log: Log) -> None:
+    for value in range(200):
+        append(log, part(value))
+    log.trim(ORDERS, 150)
+    assert values(log, start=150) == list(range(150, 200))
+
+
+def test_a_repeated_sequence_is_acknowledged_again_and_stored_once(log: Log) -> None:
+    first = append(log, part(1, 2), producer="p", sequence=7)
+    ack = log.append(Append((part(1, 2),), "p", 7)).result()
+    assert ack.repeated
+    assert [each.offsets for each in ack.parts] == first
+    assert values(log) == [1, 2]
+
+
+def test_a_repeated_sequence_is_known_after_a_trim(log: Log) -> None:
+    first = append(log, part(1, 2), producer="p", sequence=7)
+    log.trim(ORDERS, 2)
+    assert append(log, part(1, 2), producer="p", sequence=7) == first
+    assert log.stats(ORDERS).end == 2
+
+
+def test_a_sequence_reused_for_other_records_is_refused(log: Log) -> None:
+    append(log, part(1), producer="p", sequence=7)
+    with pytest.raises(IdempotencyMismatch, match="used sequence 7 for other records"):
+        append(log, part(2), producer="p", sequence=7)
+    assert values(log) == [1]
+
+
+def test_producers_and_topics_have_sequences_of_their_own(log: Log) -> None:
+    append(log, part(1), producer="p", sequence=1)
+    append(log, part(2), producer="q", sequence=1)
+    append(log, part(3, topic=OTHER), producer="p", sequence=1)
+    assert values(log) == [1, 2]
+    assert values(log, OTHER) == [3]
+
+
+def test_sequences_are_forgotten_after_their_horizon(log: Log, clock: Clock) -> None:
+    append(log, part(1), producer="p", sequence=1)
+    clock.now += 61_000_000
+    log.trim(ORDERS, 1)
+    assert append(log, part(2), producer="p", sequence=1) == [Offsets(1, 2)]
+
+
+def test_the_first_record_of_a_key_is_kept(log: Log) -> None:
+    ack = log.append(Append((part(1, 2, 3, dedup=Dedup((b"a", b"a", None), 10.0)),))).result()
+    assert (ack.parts[0].offsets, ack.parts[0].duplicates) == (Offsets(0, 2), 1)
+    ack = log.append(Append((part(4, 5, 6, dedup=Dedup((b"a", b"b", None), 10.0)),))).result()
+    assert (ack.parts[0].offsets, ack.parts[0].duplicates) == (Offsets(2, 4), 1)
+    assert values(log) == [1, 3, 5, 6]
+
+
+def test_a_key_comes_back_after_its_horizon(log: Log, clock: Clock) -> None:
+    append(log, part(1, dedup=Dedup((b"a",), 10.0)))
+    clock.now += 9_000_000
+    append(log, part(2, dedup=Dedup((b"a",), 10.0)))
+    clock.now += 2_000_000
+    append(log, part(3, dedup=Dedup((b"a",), 10.0)))
+    assert values(log) == [1, 3]
+
+
+def test_only_duplicates_take_no_offset(log: Log) -> None:
+    append(log, part(1, dedup=Dedup((b"a",), 10.0)))
+    assert append(log, part(2, dedup=Dedup((b"a",), 10.0))) == [Offsets(1, 1)]
+    assert append(log, part(3)) == [Offsets(1, 2)]
+
+
+def test_a_full_log_pushes_back_and_takes_again_after_a_trim(log: Log) -> None:
+    large = Part(ORDERS, (pa.record_batch({"n": pa.array(range(100_000), pa.int64())}),))
+    append(log, large)
+    with pytest.raises(Backpressure) as full:
+        append(log, large)
+    assert full.value.retry_after >= 1
+    assert log.stats(ORDERS).end == 100_000
+    log.trim(ORDERS, 100_000)
+    assert append(log, large) == [Offsets(100_000, 200_000)]
+
+
+def test_a_dropped_topic_takes_no_more(log: Log) -> None:
+    append(log, part(1))
+    log.drop(ORDERS)
+    with pytest.raises(TopicNotFound):
+        append(log, part(2))
+    with pytest.raises(TopicNotFound):
+        append(log, part(9, topic=OTHER), part(2))
+    assert log.tail(OTHER, 0) == []  # the whole request was refused
+
+
+def test_timestamps_never_go_back(log: Log, clock: Clock) -> None:
+    append(log, part(1))
+    clock.now -= 5_000_000
+    append(log, part(2))
+    tail = log.tail(ORDERS, 0)
+    assert tail is not None
+    assert tail[0].entry.appended_at <= tail[1].entry.appended_at
+
+
+def test_concurrent_producers_get_dense_offsets(log: Log) -> None:
+    def produce(worker: int) -> list[tuple[int, int]]:
+        return [(append(log, part(worker * 1000 + i))[0].start, worker * 1000 + i) for i in range(50)]
+
+    with ThreadPoolExecutor(8) as pool:
+        acked = dict(pair for pairs in pool.map(produce, range(8)) for pair in pairs)
+    assert sorted(acked) == list(range(400))
+    assert values(log) == [acked[offset] for offset in range(400)]
+
+
+def test_readers_see_whole_appends_while_producers_write(log: Log) -> None:
+    done = threading.Event()
+
+    def produce() -> None:
+        for i in range(100):
+            append(log, part(i, i, i))
+        done.set()
+
+    writer = threading.Thread(target=produce)
+    writer.start()
+    while not done.is_set():
+        seen = values(log)
+        assert len(seen) % 3 == 0
+        assert seen == sorted(seen)
+    writer.join()
+    assert len(values(log)) == 300
+
+
+def test_what_was_acknowledged_is_there_after_reopening(tmp_path: Path) -> None:
+    path = tmp_path / "again.db"
+    log = SqliteLog(path)
+    append(log, part(1, 2))
+    log.close()
+    again = SqliteLog(path)
+    assert values(again) == [1, 2]
+    assert append(again, part(3)) == [Offsets(2, 3)]
+    again.close()
+
+
+def test_two_processes_worth_of_logs_share_offsets(tmp_path: Path) -> None:
+    one, two = SqliteLog(tmp_path / "s.db"), SqliteLog(tmp_path / "s.db")
+    with ThreadPoolExecutor(2) as pool:
+        for log in (one, two):
+            pool.submit(lambda log=log: [append(log, part(i)) for i in range(50)])
+    assert len(values(one)) == len(values(two)) == 100
+    one.close()
+    two.close()

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from headwater.state.leases import Leases, open_state
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    return open_state(tmp_path / "state.db", 5.0)
+
+
+def test_one_holder_at_a_time(engine: Engine) -> None:
+    one, two = Leases(engine, "one", 10), Leases(engine, "two", 10)
+    assert one.acquire("job")
+    assert one.acquire("job")  # renewing one's own
+    assert not two.acquire("job")
+    assert two.acquire("other job")
+    one.release("job")
+    assert two.acquire("job")
+
+
+def test_an_expired_lease_can_be_taken_and_is_lost_to_its_holder(engine: Engine) -> None:
+    now = [100.0]
+    one, two = Leases(engine, "one", 10, lambda: now[0]), Leases(engine, "two", 10, lambda: now[0])
+    assert one.acquire("job")
+    now[0] = 105.0
+    assert one.renew("job")
+    now[0] = 114.0
+    assert not two.acquire("job")
+    now[0] = 116.0
+    assert two.acquire("job")
+    assert not one.renew("job")
+    one.release("job")  # not ours any more
+    held = two.get("job")
+    assert held is not None
+    assert held.holder == "two"
+
+
+def test_release_all_gives_up_only_its_own(engine: Engine) -> None:
+    one, two = Leases(engine, "one", 10), Leases(engine, "two", 10)
+    one.acquire("a")
+    one.acquire("b")
+    two.acquire("c")
+    one.release_all()
+    assert two.acquire("a")
+    assert two.acquire("b")
+    assert not one.acquire("c")
