@@ -1,0 +1,6 @@
+"""`python -m headwater` is `headwater`."""
+
+from headwater.cli.main import run
+
+if __name__ == "__main__":
+    run()
