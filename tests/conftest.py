@@ -1,0 +1,46 @@
+"""Fixtures that every suite may use. Spark starts once per run, on the first test that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def spark_jars() -> tuple[Path, ...]:
+    """The JVM packages, fetched on the first run on a machine."""
+    from headwater.spark.java import find_java
+    from headwater.spark.packages import default_cache, ensure_packages
+
+    return ensure_packages(default_cache(), lambda line: None, find_java())
+
+
+@pytest.fixture(scope="session")
+def spark_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the lake that the shared session is bound to: catalog.db, data and scratch."""
+    return tmp_path_factory.mktemp("spark lake")
+
+
+@pytest.fixture(scope="session")
+def spark_engine(spark_jars: tuple[Path, ...], spark_lake: Path) -> Iterator[Any]:
+    """The holder of the shared session. Tests that end JVMs start their own in a process of their own."""
+    from headwater.spark.session import SparkEngine, SparkSettings, start
+
+    settings = SparkSettings(
+        warehouse=str(spark_lake / "data"),
+        catalog_uri=f"jdbc:sqlite:file:{spark_lake / 'catalog.db'}?busy_timeout=30000&journal_mode=WAL",
+        scratch=spark_lake / "scratch",
+        master="local[2]",
+    )
+    engine = SparkEngine(lambda: start(settings, spark_jars))
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(spark_engine: Any) -> Any:
+    """The shared Spark session."""
+    return spark_engine.session
