@@ -1,0 +1,88 @@
+"""The way into a topic for every format: built once for a schema, then used by any number of threads.
+
+Nothing is inferred: the schema decides, and every format is held to it with the same strictness.
+
+* Required fields must be there and not be null, at every level; optional ones may be either. Unknown and repeated
+  fields are errors.
+* Integers are JSON integers in range (not 1.0, not "1"). Floats take any JSON number that does not overflow, and NaN,
+  Infinity and -Infinity. Decimals take numbers and text, exactly: more decimals than the scale are an error, unless
+  they are zeros.
+* A date is "2024-05-01", a time "10:30:00.5", a timestamp both with a T or a space; up to six decimals, years 0001 to
+  9999. A timestamp with time zone takes Z or an offset, and is UTC without one; a timestamp without time zone takes
+  neither.
+* A uuid is its canonical text; binary and fixed are padded base64. A map is an object whose keys are the text of the
+  map's keys, or an array of {"key": …, "value": …}.
+* Python's rows may also hold datetime, date, time, Decimal, UUID and bytes. Arrow and pandas columns are cast where
+  nothing is lost; in pandas, NaN means missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from headwater.errors import RecordsRejected
+from headwater.storage.decode.csvbody import decode_csv
+from headwater.storage.decode.jsonbody import lines_of
+from headwater.storage.decode.ndjson import NdjsonPlan, check_ndjson, decode_ndjson, readable_by_arrow
+from headwater.storage.decode.outcome import Decoded
+from headwater.storage.decode.records import RecordPlan, check_records, json_text
+from headwater.storage.decode.sift import Sieve
+from headwater.storage.decode.tables import decode_arrow, frame_records, frame_table, has_object_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class RecordDecoder:
+    """Decodes records of one schema. `max_rejects` stops at that many bad rows; `first_row` numbers the first one."""
+
+    __slots__ = ("_ndjson", "_records", "_schema", "arrow_schema")
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._records = RecordPlan.of(schema)
+        self._ndjson = NdjsonPlan.of(schema) if readable_by_arrow(schema) else None
+        self.arrow_schema: pa.Schema = self._records.rows.schema
+
+    def ndjson(self, data: bytes, *, max_rejects: int | None = None, first_row: int = 0) -> Decoded:
+        """One JSON object per line; blank lines are skipped."""
+        sieve = self._sieve(max_rejects, first_row)
+        if self._ndjson is None:
+            return check_ndjson(self._records, data, sieve)
+        return decode_ndjson(self._ndjson, data, sieve)
+
+    def json(self, data: bytes, *, max_rejects: int | None = None) -> Decoded:
+        """An array of objects, or one object; RecordsRejected when the body is not that."""
+        return self.ndjson(lines_of(data), max_rejects=max_rejects)
+
+    def csv(self, data: bytes, *, max_rejects: int | None = None, first_row: int = 0) -> Decoded:
+        """A header and rows; RecordsRejected when the header does not match the schema."""
+        return decode_csv(self._schema, data, self._sieve(max_rejects, first_row))
+
+    def arrow(self, data: pa.Table | pa.RecordBatch, *, max_rejects: int | None = None, first_row: int = 0) -> Decoded:
+        """A table's rows; RecordsRejected when its columns can never fit."""
+        return decode_arrow(self._schema, self._records.check, data, self._sieve(max_rejects, first_row))
+
+    def rows(self, rows: Sequence[Mapping[str, object]], *, max_rejects: int | None = None) -> Decoded:
+        """Python dicts."""
+        return check_records(self._records, rows, self._sieve(max_rejects, 0), read=_itself, raw=json_text)
+
+    def pandas(self, frame: pd.DataFrame, *, max_rejects: int | None = None) -> Decoded:
+        """A frame's rows without its index; columns of Python objects are checked value by value."""
+        if has_object_columns(frame):
+            if not frame.columns.is_unique:
+                raise RecordsRejected("frame has columns of the same name")
+            sieve = self._sieve(max_rejects, 0)
+            return check_records(self._records, frame_records(frame, self._schema), sieve, read=_itself, raw=json_text)
+        return self.arrow(frame_table(frame), max_rejects=max_rejects)
+
+    def _sieve(self, max_rejects: int | None, first_row: int) -> Sieve:
+        return Sieve(self.arrow_schema, max_rejects, first_row)
+
+
+def _itself(record: object) -> object:
+    return record

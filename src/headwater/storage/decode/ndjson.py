@@ -1,0 +1,153 @@
+"""Newline-delimited JSON into Arrow, by Arrow's own reader wherever that is strict, and by Python where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+from pyiceberg.schema import Schema
+from pyiceberg.types import DecimalType, MapType
+
+from headwater.storage.decode.check import RowCheck, loads, row_check
+from headwater.storage.decode.columns import RowPlan, plan_rows
+from headwater.storage.decode.leaves import Infinite, json_leaf
+from headwater.storage.decode.lines import Lines, body_lines, suspicious_decimals
+from headwater.storage.decode.outcome import Decoded, Unfit
+from headwater.storage.decode.records import RecordPlan, check_records
+from headwater.storage.decode.shapes import has_type, parse_type
+from headwater.storage.decode.sift import Sieve
+
+_BLOCK = 1024 * 1024
+_STRADDLES = "straddl"
+
+
+@dataclass(frozen=True, slots=True)
+class NdjsonPlan:
+    """What is worked out once for a schema. `infinite` converts when infinities were checked to be written as such."""
+
+    options: pj.ParseOptions
+    finite: RowPlan
+    infinite: RowPlan
+    check: RowCheck
+    has_decimals: bool
+
+    @classmethod
+    def of(cls, schema: Schema) -> NdjsonPlan:
+        fields = [pa.field(field.name, parse_type(field.field_type)) for field in schema.fields]
+        return cls(
+            pj.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="error"),
+            plan_rows(fields, schema, json_leaf),
+            plan_rows(fields, schema, partial(json_leaf, infinities=True)),
+            row_check(schema),
+            has_type(schema.as_struct(), DecimalType),
+        )
+
+    def explain(self, line: bytes) -> Unfit | None:
+        """What is wrong with one line, as far as Python can tell."""
+        try:
+            self.check(loads(line))
+        except Unfit as unfit:
+            return unfit
+        return None
+
+
+def readable_by_arrow(schema: Schema) -> bool:
+    """Whether Arrow's JSON reader knows all of the schema's types."""
+    return not has_type(schema.as_struct(), MapType)
+
+
+def decode_ndjson(plan: NdjsonPlan, data: bytes, sieve: Sieve) -> Decoded:
+    """The body's records by Arrow's reader."""
+    return sieve.sift(_batches(plan, data))
+
+
+def _batches(plan: NdjsonPlan, data: bytes) -> Iterator[NdjsonBatch]:
+    for lines in body_lines(data):
+        yield NdjsonBatch(plan, _without_hazards(plan, lines) if plan.has_decimals else lines)
+
+
+def _without_hazards(plan: NdjsonPlan, lines: Lines) -> Lines:
+    """The lines, with those marked odd that hold a decimal on which the reader would crash."""
+    hazards = [row for row in suspicious_decimals(lines) if plan.explain(lines[row])]
+    if not hazards:
+        return lines
+    odd = np.zeros(len(lines), bool) if lines.odd is None else lines.odd.copy()
+    odd[hazards] = True
+    return replace(lines, odd=odd)
+
+
+@dataclass(frozen=True, slots=True)
+class NdjsonBatch:
+    """One segment's lines."""
+
+    plan: NdjsonPlan
+    lines: Lines
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def raw(self, row: int) -> bytes:
+        return self.lines[row]
+
+    def explain(self, row: int) -> Unfit | None:
+        return self.plan.explain(self.lines[row])
+
+    def accept(self, rows: Sequence[int]) -> pa.Table:
+        if self.lines.has_odd(rows):
+            raise Unfit("not a JSON object on one line")
+        data = self.lines.text(rows)
+        if not self.lines.ascii:
+            _check_utf8(data)
+        parsed = _read(data, self.plan.options)
+        if parsed.num_rows != len(rows):
+            raise Unfit("more than one value on the line")
+        try:
+            return _converted(self.plan.finite, parsed)
+        except Infinite:
+            if any(self.explain(row) for row in rows):
+                raise
+            return _converted(self.plan.infinite, parsed)
+
+
+def _converted(rows: RowPlan, parsed: pa.Table) -> pa.Table:
+    return pa.concat_tables([rows.table(batch) for batch in parsed.to_batches()])
+
+
+def _check_utf8(data: bytes | memoryview) -> None:
+    """Unfit if the text is not UTF-8, which the reader does not look at."""
+    try:
+        str(data, "utf-8")
+    except UnicodeDecodeError:
+        raise Unfit("not valid UTF-8") from None
+
+
+def _read(data: bytes | memoryview, options: pj.ParseOptions) -> pa.Table:
+    """The lines as parsed; Unfit if any is not JSON of this shape."""
+    try:
+        try:
+            return _parse(data, options, min(_BLOCK, len(data) + 1))
+        except pa.ArrowInvalid as error:
+            if _STRADDLES not in str(error):
+                raise
+            return _parse(data, options, len(data) + 1)
+    except pa.ArrowInvalid as error:
+        raise Unfit(_reason(str(error))) from None
+
+
+def _parse(data: bytes | memoryview, options: pj.ParseOptions, block: int) -> pa.Table:
+    reading = pj.ReadOptions(use_threads=len(data) > block, block_size=block)
+    return pj.read_json(pa.BufferReader(data), parse_options=options, read_options=reading)
+
+
+def _reason(message: str) -> str:
+    return message.removeprefix("JSON parse error: ").rsplit(" in row ", 1)[0]
+
+
+def check_ndjson(plan: RecordPlan, data: bytes, sieve: Sieve) -> Decoded:
+    """The body's records by Python, for schemas that Arrow's reader does not know."""
+    records = (lines[row] for lines in body_lines(data) for row in range(len(lines)))
+    return check_records(plan, records, sieve, read=loads, raw=bytes)
