@@ -1,0 +1,84 @@
+"""Spark SQL text as a sqlglot tree in which every function keeps the name that was written.
+
+sqlglot usually replaces a function by a canonical one (`nvl` becomes COALESCE). Spark derives result names from what
+was written, and the table of proven functions speaks about Spark's functions, so calls stay calls here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import TokenType
+
+from headwater.serving.agreement.values import NotProven
+
+WRITTEN_CAST = "written_cast"
+"""Marks `CAST(x AS t)` and `x::t`, as distinct from a literal's suffix (`3L`)."""
+
+_SUFFIXES = {"L", "S", "Y", "D", "F", "BD"}
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_SPARK: Any = Dialect.get_or_raise("spark").__class__
+
+
+def _explicit_cast(parser: Any) -> exp.Expression:
+    node: exp.Expression = parser._parse_cast(False)
+    node.meta[WRITTEN_CAST] = True
+    return node
+
+
+def _postfix_cast(parser: Any, this: exp.Expression, to: exp.Expression) -> exp.Expression:
+    node: exp.Expression = parser.build_cast(strict=False, this=this, to=to)
+    # The tokenizer spells the suffix of `3L` as a cast, too; its last token then is the suffix.
+    if parser._prev.text.upper() not in _SUFFIXES:
+        node.meta[WRITTEN_CAST] = True
+    return node
+
+
+def _dialect() -> type[Dialect]:
+    spark_parser: Any = _SPARK.Parser
+
+    class HeadwaterCalls(_SPARK):  # type: ignore[misc]
+        class Parser(spark_parser):  # type: ignore[misc]
+            FUNCTIONS: ClassVar[dict[str, Any]] = {}
+            FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+                "CAST": _explicit_cast,
+                "EXTRACT": spark_parser.FUNCTION_PARSERS["EXTRACT"],
+            }
+            COLUMN_OPERATORS: ClassVar[dict[Any, Any]] = {
+                **spark_parser.COLUMN_OPERATORS,
+                TokenType.DCOLON: _postfix_cast,
+            }
+
+    return HeadwaterCalls
+
+
+_CALLS = _dialect()
+
+
+def parse(text: str) -> exp.Expression:
+    """The tree of the one statement in `text`; NotProven when it is none, several, or not understood."""
+    if "\\" in text:
+        raise NotProven("escapes in string literals are not proven to agree")
+    try:
+        statements: list[Any] = [found for found in sqlglot.parse(text, read=_CALLS) if found is not None]
+    except (SqlglotError, RecursionError) as error:
+        raise NotProven("the statement is not understood") from error
+    if len(statements) != 1:
+        raise NotProven("the text is not one statement")
+    tree: exp.Expression = statements[0]
+    for identifier in tree.find_all(exp.Identifier):
+        if not identifier.args.get("quoted") and not _PLAIN_NAME.match(identifier.name):
+            raise NotProven(f'name "{identifier.name}" must be quoted')
+    return tree
+
+
+def only(node: exp.Expression, *allowed: str) -> None:
+    """NotProven when a node carries anything but the named arguments."""
+    for key, value in node.args.items():
+        if value and key not in allowed:
+            raise NotProven(f'"{key.rstrip("_")}" of {type(node).__name__.lower()} is not proven to agree')

@@ -1,0 +1,169 @@
+"""DuckDB, locked down: it reads Parquet below the warehouse and the tables handed to it, and nothing else.
+
+Only SQL that the agreement room wrote reaches it. Every query has a connection of its own, so that names never meet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from headwater.errors import HeadwaterError, QueryCancelled, QueryFailed, QueryTimeout
+from headwater.serving.agreement import Agreed, output_schema
+from headwater.serving.plan import QueryPlan, Scan
+from headwater.storage.writer import local_path
+
+BATCH_ROWS = 65_536
+
+
+class Duck:
+    """The one DuckDB of a process. An internal error of DuckDB invalidates it; the next query gets a new one."""
+
+    def __init__(self, warehouse: Path, memory: int, scratch: Path) -> None:
+        self._warehouse = warehouse
+        self._memory = memory
+        self._scratch = scratch
+        self._lock = threading.Lock()
+        self._database = self._open()
+
+    def _open(self) -> Any:
+        database = duckdb.connect(
+            config={
+                "memory_limit": f"{self._memory // 1024**2}MB",
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+                "temp_directory": str(self._scratch / "duckdb"),
+            }
+        )
+        for setting, value in (
+            ("TimeZone", "'UTC'"),
+            ("python_enable_replacements", "false"),
+            ("parquet_metadata_cache", "true"),
+            ("allowed_directories", "[" + _literal(str(self._warehouse)) + "]"),
+            ("enable_external_access", "false"),
+            ("lock_configuration", "true"),
+        ):
+            database.execute(f"SET GLOBAL {setting} = {value}")
+        return database
+
+    def run(self, plan: QueryPlan, timeout: float) -> DuckRun:
+        """The plan's query, which runs when its batches are read."""
+        assert plan.agreed is not None
+        with self._lock:
+            database = self._database
+        return DuckRun(database.cursor(), plan, plan.agreed, timeout, lambda: self._replace(database))
+
+    def _replace(self, broken: Any) -> None:
+        with self._lock:
+            if self._database is broken:
+                self._database = self._open()
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class DuckRun:
+    """A query: batches to read once, and a way to stop it."""
+
+    def __init__(
+        self, cursor: Any, plan: QueryPlan, agreed: Agreed, timeout: float, on_broken: Callable[[], None]
+    ) -> None:
+        self.schema = output_schema(agreed.output)
+        self._on_broken = on_broken
+        self._cursor = cursor
+        self._plan = plan
+        self._sql = agreed.sql
+        self._timeout = timeout
+        self._stopped: HeadwaterError | None = None
+        self._ended = threading.Event()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The result in the types that Spark would give."""
+        timer = threading.Timer(self._timeout, self._time_out)
+        timer.daemon = True
+        timer.start()
+        try:
+            for scan in self._plan.scans:
+                _register(self._cursor, scan)
+            self._check()
+            for batch in self._cursor.sql(self._sql).to_arrow_reader(BATCH_ROWS):
+                self._check()
+                yield _as(batch, self.schema)
+        except (duckdb.Error, pa.ArrowException, OSError) as failed:  # an interrupt while reading is an OSError
+            raise self._named(failed) from None
+        finally:
+            timer.cancel()
+            self.close()
+
+    def cancel(self) -> None:
+        """Stop the query; its reader gets QueryCancelled."""
+        self._stop(QueryCancelled("query was cancelled"))
+
+    def _time_out(self) -> None:
+        self._stop(QueryTimeout(f"query ran longer than {self._timeout:g} s", hint="Raise query_timeout."))
+
+    def _stop(self, why: HeadwaterError) -> None:
+        if self._stopped is None:
+            self._stopped = why
+            threading.Thread(target=self._interrupt_until_ended, name="headwater-cancel", daemon=True).start()
+
+    def _interrupt_until_ended(self) -> None:
+        # Once is not enough: an interrupt that comes just before the query starts is forgotten.
+        while not self._ended.is_set():
+            with suppress(duckdb.Error):  # it has ended meanwhile
+                self._cursor.interrupt()
+            self._ended.wait(0.1)
+
+    def _check(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped
+
+    def _named(self, failed: Exception) -> HeadwaterError:
+        if isinstance(failed, duckdb.InternalException | duckdb.FatalException):
+            self._on_broken()
+        if self._stopped is not None:
+            return self._stopped
+        text = str(failed).split("\n")[0]
+        return QueryFailed("query failed", detail=text if text.endswith(".") else f"{text}.")
+
+    def close(self) -> None:
+        self._ended.set()
+        self._cursor.close()
+
+
+def _register(cursor: Any, scan: Scan) -> None:
+    """Make the topic's name a view of its files and its tail."""
+    columns = ", ".join(_identifier(name) for name in scan.columns) or "1 AS _none"
+    parts = []
+    if scan.files.files:
+        paths = ", ".join(_literal(str(local_path(file.file_path))) for file in scan.files.files)
+        parts.append(f"SELECT {columns} FROM read_parquet([{paths}], hive_partitioning = false)")  # noqa: S608
+    if scan.tail_rows.num_rows or not parts:
+        tail = f"__tail_{scan.topic.name}"
+        rows = scan.tail_rows.select(list(scan.columns)) if scan.columns else scan.tail_rows.select([0])
+        cursor.register(tail, rows)
+        parts.append(f"SELECT {columns} FROM {_identifier(tail)}")  # noqa: S608
+    cursor.execute(f"CREATE TEMP VIEW {_identifier(scan.topic.name)} AS " + " UNION ALL ".join(parts))
+
+
+def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Cast a batch, checked; columns are matched by position because names may repeat."""
+    arrays = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,145 @@
+"""A query's plan: engine, reason, and for each topic the files, columns, bytes and tail offsets that it reads.
+
+`EXPLAIN` prints this very value, and the executors run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from headwater.catalog.topics import Topic
+from headwater.errors import QueryFailed
+from headwater.serving.agreement import Agreed, ScanNeeds, Unproven
+from headwater.serving.filter_text import filter_text
+from headwater.sql.statements import Engine
+from headwater.storage.scan import FileScan
+from headwater.types import Offsets
+
+Route = Literal["metadata", "duckdb", "spark"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a query reads of one topic: a snapshot's files and the log's tail after it."""
+
+    topic: Topic = field(repr=False)
+    needs: ScanNeeds
+    files: FileScan
+    tail: Offsets | None
+    tail_rows: pa.Table = field(repr=False)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns read, in the table's order."""
+        return tuple(column.name for column in self.topic.schema.fields if column.name in self.needs.columns)
+
+    @property
+    def bytes(self) -> int:
+        return self.files.bytes_of(self.topic.schema, self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """What will run, and why there."""
+
+    text: str
+    engine: Route
+    reason: str
+    scans: tuple[Scan, ...]
+    agreed: Agreed | None = field(repr=False)
+
+    @property
+    def bytes(self) -> int:
+        return sum(scan.bytes for scan in self.scans)
+
+
+def choose_engine(
+    asked: Engine, verdict: Agreed | Unproven, answerable: bool, bytes_to_read: int, max_bytes: int
+) -> tuple[Route, str]:
+    """Where a query runs, and why. `answerable`: the files' metadata alone can answer it."""
+    if asked == "spark":
+        return "spark", "asked for"
+    if isinstance(verdict, Unproven):
+        if asked == "duckdb":
+            raise QueryFailed(
+                "query cannot run on DuckDB",
+                detail=f"It would not surely answer as Spark does: {verdict.reason}.",
+                hint="Use engine auto or spark.",
+            )
+        return "spark", verdict.reason
+    if answerable and asked == "auto":
+        return "metadata", "counts and bounds in the table's metadata answer it"
+    if asked == "duckdb":
+        return "duckdb", "asked for"
+    if bytes_to_read > max_bytes:
+        return "spark", f"{_size(bytes_to_read)} to read are more than duckdb_max_bytes ({_size(max_bytes)})"
+    return "duckdb", f"proven to agree with Spark, {_size(bytes_to_read)} to read"
+
+
+def describe(plan: QueryPlan) -> dict[str, Any]:
+    """The plan as plain data: `EXPLAIN` in JSON."""
+    return {
+        "engine": plan.engine,
+        "reason": plan.reason,
+        "bytes": plan.bytes,
+        "scans": [_describe_scan(scan) for scan in plan.scans],
+        "sql": plan.agreed.sql if plan.agreed is not None and plan.engine != "spark" else plan.text,
+    }
+
+
+def _describe_scan(scan: Scan) -> dict[str, Any]:
+    files = scan.files
+    return {
+        "topic": scan.topic.name,
+        "snapshot": files.snapshot_id,
+        "files": len(files.files),
+        "files_total": files.total,
+        "skipped_by_partition": files.skipped_by_partition,
+        "skipped_by_statistics": files.skipped_by_statistics,
+        "rows": files.rows,
+        "bytes": scan.bytes,
+        "columns": list(scan.columns),
+        "filter": filter_text(scan.needs.filter),
+        "tail": None if scan.tail is None else [scan.tail.start, scan.tail.end],
+    }
+
+
+def render(plan: QueryPlan) -> list[str]:
+    """The plan as lines of text: `EXPLAIN`."""
+    lines = [f"engine: {plan.engine} ({plan.reason})"]
+    for scan in (_describe_scan(scan) for scan in plan.scans):
+        lines += _render_scan(scan)
+    lines.append("sql: " + " ".join(describe(plan)["sql"].split()))
+    return lines
+
+
+def _render_scan(scan: Mapping[str, Any]) -> list[str]:
+    skipped = [
+        f"{scan[f'skipped_by_{by}']} skipped by {label}"
+        for by, label in (("partition", "partition values"), ("statistics", "min/max statistics"))
+        if scan[f"skipped_by_{by}"]
+    ]
+    kept = ", ".join([f"{scan['files']} of {scan['files_total']} files", *skipped])
+    snapshot = "no snapshot yet" if scan["snapshot"] is None else f"snapshot {scan['snapshot']}"
+    start, end = scan["tail"] or (0, 0)
+    tail = "off" if scan["tail"] is None else f"offsets [{start}, {end}), {end - start} rows from the log"
+    return [
+        f"scan {scan['topic']}: {snapshot}",
+        f"  files: {kept}; {scan['rows']} rows, {_size(scan['bytes'])} in the columns read",
+        f"  columns: {', '.join(scan['columns']) or 'none'}",
+        f"  filter: {scan['filter']}",
+        f"  tail: {tail}",
+    ]
+
+
+def _size(number: int) -> str:
+    value, unit = float(number), "B"
+    for unit in ("B", "KB", "MB", "GB", "TB"):
+        if value < 1024 or unit == "TB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

@@ -1,0 +1,100 @@
+"""A result: a schema, batches that are read once, and the forms that people want them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headwater.errors import ResultTooLarge
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Result:
+    """What a statement answered. `batches()` streams; `arrow()`, `pandas()`, `rows()` and `spark()` hold it whole."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        batches: Iterator[pa.RecordBatch],
+        *,
+        max_rows: int | None = None,
+        info: Mapping[str, Any] | None = None,
+        notices: Sequence[str] = (),
+        close: Callable[[], None] = lambda: None,
+        spark: Callable[[], SparkSession] | None = None,
+    ) -> None:
+        self.schema = schema
+        self.info: Mapping[str, Any] = info or {}
+        self.notices = tuple(notices)
+        self._batches = batches
+        self._max_rows = max_rows
+        self._close = close
+        self._spark = spark
+        self._table: pa.Table | None = None
+
+    @classmethod
+    def of_rows(cls, schema: pa.Schema, rows: Sequence[Mapping[str, Any]], **more: Any) -> Result:
+        """A small result that is known already."""
+        return cls(schema, iter(pa.Table.from_pylist(list(rows), schema=schema).to_batches()), **more)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.schema.names)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The batches as they come; for one reader, and without a limit on rows."""
+        if self._table is not None:
+            yield from self._table.to_batches()
+            return
+        try:
+            yield from self._batches
+        finally:
+            self.close()
+
+    def arrow(self) -> pa.Table:
+        """The whole result as an Arrow table."""
+        if self._table is None:
+            self._table = pa.Table.from_batches(list(self._limited()), schema=self.schema)
+        return self._table
+
+    def _limited(self) -> Iterator[pa.RecordBatch]:
+        seen = 0
+        for batch in self.batches():
+            seen += batch.num_rows
+            if self._max_rows is not None and seen > self._max_rows:
+                self.close()
+                raise ResultTooLarge(
+                    f"result has more than {self._max_rows} rows",
+                    hint="Add a LIMIT, stream it with batches(), or raise the setting query_max_rows.",
+                )
+            yield batch
+
+    def pandas(self) -> pd.DataFrame:
+        frame: pd.DataFrame = self.arrow().to_pandas()
+        return frame
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The whole result as Python dicts."""
+        rows: list[dict[str, Any]] = self.arrow().to_pylist()
+        return rows
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self.batches():
+            yield from batch.to_pylist()
+
+    def spark(self) -> DataFrame:
+        """The whole result as a Spark DataFrame; starts Spark if it does not run yet."""
+        if self._spark is None:
+            raise ResultTooLarge("this result has no Spark session")
+        from headwater.spark.arrow_spark import as_shown
+
+        return self._spark().createDataFrame(as_shown(self.arrow()))
+
+    def close(self) -> None:
+        """Stop working on it; safe to call twice."""
+        self._close()

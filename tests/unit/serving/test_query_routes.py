@@ -1,0 +1,73 @@
+"""Cancelling and limiting queries that DuckDB runs, on a real lake."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headwater
+from headwater.engine import Lake
+from headwater.errors import QueryCancelled, QueryTimeout, ResultTooLarge, TopicNotFound
+from headwater.serving.query import Cancel
+from headwater.sql.statements import Query
+
+SLOW = "SELECT count(*) AS n FROM t a CROSS JOIN t b CROSS JOIN t c WHERE a.n + b.n + c.n = -1"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with headwater.init(tmp_path / "lake") as opened:
+        opened.sql("CREATE TOPIC t (n BIGINT NOT NULL)")
+        opened.topic("t").append([{"n": n} for n in range(5_000)])
+        yield opened
+
+
+def test_a_cancelled_query_stops(lake: Lake) -> None:
+    cancel = Cancel()
+    threading.Timer(0.3, cancel).start()
+    with pytest.raises(QueryCancelled):
+        lake.execute(Query(SLOW), cancel).rows()
+
+
+def test_a_query_cancelled_before_it_starts_never_runs(lake: Lake) -> None:
+    cancel = Cancel()
+    cancel()
+    with pytest.raises(QueryCancelled):
+        lake.execute(Query(SLOW), cancel).rows()
+
+
+def test_a_query_has_a_time_limit(lake: Lake) -> None:
+    with pytest.raises(QueryTimeout, match=r"longer than 0\.3 s"):
+        lake.sql(SLOW, timeout=0.3).rows()
+
+
+def test_a_held_result_has_a_row_limit_and_a_streamed_one_has_none(lake: Lake) -> None:
+    with pytest.raises(ResultTooLarge, match="more than 100 rows"):
+        lake.sql("SELECT n FROM t", max_rows=100).rows()
+    assert sum(batch.num_rows for batch in lake.sql("SELECT n FROM t", max_rows=100).batches()) == 5_000
+
+
+def test_an_unknown_topic_is_named_without_starting_spark(lake: Lake) -> None:
+    lake.sql("CREATE TOPIC orders (n BIGINT)")
+    with pytest.raises(TopicNotFound) as missing:
+        lake.sql("SELECT * FROM ordrs")
+    assert missing.value.hint == 'Did you mean "orders"?'
+    assert not lake.spark_started
+
+
+def test_reading_one_topic_leaves_the_others_alone(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.sql("CREATE TOPIC other (n BIGINT)")
+    read: list[str] = []
+    tail = lake.log.tail
+    monkeypatch.setattr(lake.log, "tail", lambda topic, start: read.append(topic.name) or tail(topic, start))
+    assert lake.sql("SELECT count(n) AS n FROM t WHERE n >= 0").rows() == [{"n": 5_000}]
+    assert read == ["t"]
+
+
+def test_the_tail_and_only_the_tail_is_fresh(lake: Lake) -> None:
+    lake.topic("t").append([{"n": -5}])
+    assert lake.sql("SELECT min(n) AS n FROM t").rows() == [{"n": -5}]
+    assert lake.sql("SELECT count(*) AS n FROM t WITH TAIL OFF").rows() == [{"n": 0}]
