@@ -1,0 +1,1 @@
+"""The HTTP surface: routes translate requests into statements and answers into JSON, and decide nothing themselves."""

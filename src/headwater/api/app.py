@@ -1,0 +1,56 @@
+"""The FastAPI app of one lake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from headwater import __version__
+from headwater.api import problems, query_routes, record_routes, service_routes, topic_routes
+from headwater.api.guard import Guard
+from headwater.api.state import State
+from headwater.engine import Lake
+
+DESCRIPTION = """\
+Topics, records and queries of one lake. Errors are RFC 9457 problem details; `code` is stable, `hint` says what to do.
+"""
+TAGS = [
+    {"name": "topics", "description": "Definitions, and commits of what waits in the log."},
+    {"name": "records", "description": "Producing."},
+    {"name": "queries", "description": "Reading."},
+    {"name": "service", "description": "Health, metrics, version."},
+]
+
+
+def create_app(lake: Lake, host: str | None = None) -> FastAPI:
+    """The app for a lake that stays the caller's; `host` is the address that the server is bound to."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        state = app.state.headwater = State(lake)
+        sweeper = asyncio.create_task(state.sweep_forever())
+        try:
+            yield
+        finally:
+            sweeper.cancel()
+            await state.close()
+
+    app = FastAPI(
+        title="Headwater",
+        version=__version__,
+        description=DESCRIPTION,
+        openapi_tags=TAGS,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    problems.install(app)
+    app.add_middleware(problems.CatchAll)
+    app.add_middleware(Guard, bound=host or lake.settings.host)  # added last: outermost
+    for module in (topic_routes, record_routes, query_routes, service_routes):
+        app.include_router(module.router)
+    return app

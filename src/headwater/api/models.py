@@ -1,0 +1,217 @@
+"""The shapes of requests and answers, for validation and for /openapi.json."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from headwater.types import MAX_NAME
+
+NAME = r"^[a-z][a-z0-9_]*$"
+
+ORDERS: dict[str, Any] = {
+    "name": "orders",
+    "columns": [
+        {"name": "order_id", "type": "BIGINT", "nullable": False},
+        {"name": "customer", "type": "STRING"},
+        {"name": "total", "type": "DECIMAL(12, 2)", "comment": "net"},
+        {"name": "placed_at", "type": "TIMESTAMP"},
+    ],
+    "partitioned_by": ["days(placed_at)"],
+    "options": {"compression": "zstd"},
+}
+
+
+class Answer(BaseModel):
+    """The base of all answers: nothing is sent that is not described."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Problem(BaseModel):
+    """An error as RFC 9457 describes it. Some errors carry more members, such as `rejects`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(description="A URN that ends in the code.", examples=["urn:headwater:error:topic_not_found"])
+    title: str = Field(description="What is wrong.", examples=['topic "order" does not exist'])
+    status: int = Field(examples=[404])
+    detail: str | None = Field(None, description="More about this occurrence.")
+    code: str = Field(description="Stable, for programs.", examples=["topic_not_found"])
+    hint: str | None = Field(None, description="What to do about it.", examples=['Did you mean "orders"?'])
+
+
+class ColumnBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(pattern=NAME, max_length=MAX_NAME)
+    type: str = Field(description="A type in SQL.", examples=["BIGINT", "ARRAY<STRUCT<sku: STRING, qty: INT>>"])
+    nullable: bool = True
+    comment: str | None = None
+
+
+class DefinitionBody(BaseModel):
+    """A topic as its creator describes it."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": ORDERS})
+
+    name: str = Field(pattern=NAME, max_length=MAX_NAME)
+    columns: list[ColumnBody] = Field(min_length=1)
+    partitioned_by: list[str] | None = Field(None, examples=[["days(placed_at)", "bucket(8, customer)"]])
+    options: dict[str, Any] | None = Field(None, description="See docs/reference/options.md.")
+
+
+class Column(Answer):
+    name: str
+    type: str
+    nullable: bool
+    comment: str
+
+
+class TopicSummary(Answer):
+    topic: str
+    records: int = Field(description="Acknowledged records, those in the log included.")
+    tail: int = Field(description="Records that wait in the log.")
+    files: int
+    bytes: int
+    description: str
+
+
+class TopicDescription(TopicSummary):
+    id: str
+    columns: list[Column]
+    partitioned_by: list[str]
+    options: dict[str, str]
+    committed_offset: int = Field(description="The first offset that the table lacks.")
+    next_offset: int
+    log_bytes: int
+    snapshot: int | None
+    location: str
+    metadata: str
+
+
+class TopicCreated(TopicDescription):
+    status: str = Field(examples=['topic "orders" created'])
+    notices: list[str] = Field(description="What the creator should know.")
+
+
+class TopicList(Answer):
+    topics: list[TopicSummary]
+
+
+class Status(Answer):
+    status: str
+
+
+OffsetPair = Annotated[
+    list[int], Field(min_length=2, max_length=2, description="The first offset, and the one after the last.")
+]
+
+
+class Acknowledged(Answer):
+    """The records are on disk."""
+
+    topic: str
+    offsets: OffsetPair
+    rows: int = Field(description="Rows stored.")
+    duplicates: int = Field(description="Rows dropped by the topic's deduplication key.")
+    dead: int = Field(description="Rows that went to the dead letters.")
+    repeated: bool = Field(description="True when this very request had been stored before; nothing was stored again.")
+
+
+class Commit(Answer):
+    topic: str
+    offsets: OffsetPair
+    snapshot: int
+    files: int
+    bytes: int
+    seconds: float
+    reason: str
+
+
+class Flushed(Answer):
+    commits: list[Commit]
+
+
+class QueryBody(BaseModel):
+    """A reading statement and how to run it."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"sql": "SELECT count(*) AS orders FROM orders"}}
+    )
+
+    sql: str = Field(min_length=1, max_length=1024**2, description="SELECT, WITH, VALUES or EXPLAIN.")
+    engine: Literal["auto", "duckdb", "spark"] = "auto"
+    tail: bool = Field(True, description="False reads committed data only.")
+    max_rows: int | None = Field(None, ge=1, le=2**53, description="More rows than these are an error.")
+    timeout: float | None = Field(None, gt=0, le=86_400, description="Seconds after which the query is stopped.")
+    wait: float | None = Field(
+        None, ge=0, le=3600, description="Seconds to wait for the result; query_sync_seconds by default."
+    )
+    limit: int = Field(1000, ge=1, le=10_000, description="Rows of the first page.")
+    id: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9_-]{16,64}$",
+        description="An id of the client's choice, by which it can cancel a query before it has an answer.",
+    )
+
+
+RunStatus = Literal["queued", "running", "finished", "streamed", "failed", "cancelled"]
+
+
+class ResultColumn(Answer):
+    name: str
+    type: str = Field(description="The Arrow type.", examples=["int64", "timestamp[us, tz=UTC]"])
+
+
+class RunSummary(Answer):
+    id: str
+    status: RunStatus
+    sql: str
+    submitted_at: str
+    seconds: float = Field(description="Since it was submitted; in all, once it has ended.")
+    row_count: int | None = Field(description="Rows so far.")
+    error: Problem | None = None
+
+
+class RunList(Answer):
+    queries: list[RunSummary]
+
+
+class Pending(Answer):
+    """A query that has not finished yet."""
+
+    id: str
+    status: Literal["queued", "running"]
+    location: str = Field(description="Where to ask again.")
+
+
+class Page(Answer):
+    """A part of a finished query's result."""
+
+    id: str
+    status: Literal["finished"]
+    columns: list[ResultColumn]
+    rows: list[list[Any]] = Field(description="See docs/reference/http.md for how values are written.")
+    row_count: int = Field(description="Rows of the whole result.")
+    offset: int
+    plan: dict[str, Any] | None
+    notices: list[str]
+    next: str | None = Field(description="Where the next page is.")
+
+
+class Health(Answer):
+    status: Literal["alive"]
+
+
+class Readiness(Answer):
+    status: Literal["ready", "not ready"]
+    catalog: str
+    log: str
+    spark: Literal["not started", "starting", "ready"]
+
+
+class Version(Answer):
+    version: str
+    api: Literal["v1"]

@@ -1,0 +1,262 @@
+"""/api/v1/query: run reading statements, page or stream their results, cancel them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from headwater.api.described import binary, problems, text
+from headwater.api.models import Page, Pending, QueryBody, RunList, RunSummary
+from headwater.api.problems import NotAcceptable, problem
+from headwater.api.records import ARROW, NDJSON
+from headwater.api.runs import Reading, Run
+from headwater.api.spool import Spool
+from headwater.api.state import Shared, State
+from headwater.api.streams import ArrowEncoder, Encoder, NdjsonEncoder, Outbound, Streamed, pieces
+from headwater.errors import QueryNotFound, StatementNotAllowed
+from headwater.serving.encode import json_rows
+from headwater.sql.parse import parse
+from headwater.sql.statements import CreateTopic, DescribeTopic, DropTopic, Explain, FlushTopic, ShowTopics
+from headwater.sql.statements import Query as QueryStatement
+
+router = APIRouter(prefix="/api/v1", tags=["queries"])
+
+QUERY_ID = "Headwater-Query"
+MAX_LIMIT = 10_000
+MAX_WAIT = 30.0
+CANCEL_SECONDS = 2.0
+
+ELSEWHERE: dict[type, str] = {
+    CreateTopic: "POST /api/v1/topics",
+    DropTopic: "DELETE /api/v1/topics/{topic}",
+    ShowTopics: "GET /api/v1/topics",
+    DescribeTopic: "GET /api/v1/topics/{topic}",
+    FlushTopic: "POST /api/v1/flush",
+}
+FORMS = {"application/json": "json", NDJSON: "ndjson", ARROW: "arrow"}
+Form = Literal["json", "ndjson", "arrow"]
+RunId = Annotated[str, Path(description="The query's id.", max_length=64)]
+
+
+def reading(body: QueryBody) -> Reading:
+    """The statement of a request, if it only reads; StatementNotAllowed names the route for any other."""
+    statement = parse(body.sql)
+    match statement:
+        case QueryStatement():
+            return _set(statement, body)
+        case Explain(query):
+            return replace(statement, query=_set(query, body))
+    raise StatementNotAllowed(
+        "this route only reads", hint=f"Use {ELSEWHERE[type(statement)]}.", endpoint=ELSEWHERE[type(statement)]
+    )
+
+
+def _set(query: QueryStatement, body: QueryBody) -> QueryStatement:
+    return replace(
+        query, engine=body.engine, tail=query.tail and body.tail, max_rows=body.max_rows, timeout=body.timeout
+    )
+
+
+def negotiated(accept: str) -> Form:
+    """The form of a result that the client prefers; JSON if it does not say."""
+    wanted = sorted(_preferences(accept), key=lambda each: -each[1])
+    for name, _ in wanted:
+        if name in ("*/*", "application/*"):
+            return "json"
+        if form := FORMS.get(name):
+            return form  # type: ignore[return-value]
+    if not wanted:
+        return "json"
+    raise NotAcceptable(f'accept "{accept[:64]}" cannot be met', detail=f"Results come as {', '.join(FORMS)}.")
+
+
+def _preferences(accept: str) -> list[tuple[str, float]]:
+    found = []
+    for part in accept.split(","):
+        name, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        quality = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+        with suppress(ValueError):
+            if name and float(quality) > 0:
+                found.append((name, float(quality)))
+    return found
+
+
+@router.post(
+    "/query",
+    operation_id="run_query",
+    response_model=Page,
+    responses={
+        200: {
+            "description": "The first page, or the whole result as a stream.",
+            "content": {NDJSON: text(), ARROW: binary()},
+        },
+        202: {"model": Pending, "description": "It still runs; ask again at Location."},
+        **problems(404, 406, 408, 409, 413, 429),
+    },
+)
+async def run_query(shared: Shared, request: Request, body: QueryBody) -> Response:
+    """Run a reading statement.
+
+    As JSON, the first page comes at once if the query is quick; otherwise an id to ask with. With Accept
+    application/x-ndjson or application/vnd.apache.arrow.stream the whole result streams, and a client that goes away
+    stops the query.
+    """
+    statement = reading(body)
+    form = negotiated(request.headers.get("accept", ""))
+    if form == "json":
+        return await _paged(shared, request, body, statement)
+    encoder: Encoder = NdjsonEncoder() if form == "ndjson" else ArrowEncoder()
+    return await _streamed(shared, request, body, statement, encoder, NDJSON if form == "ndjson" else ARROW)
+
+
+async def _paged(shared: State, request: Request, body: QueryBody, statement: Reading) -> Response:
+    spool = await shared.call(shared.new_spool, body.max_rows)
+    run = await shared.call(shared.runs.submit, statement, body.sql, spool, "finished", body.id)
+    wait = shared.lake.settings.query_sync_seconds if body.wait is None else body.wait
+    async with _stopped_with(request, shared, run):
+        await _ended(run, wait)
+    return await shared.call(_progress, run, 0, body.limit)
+
+
+async def _streamed(
+    shared: State, request: Request, body: QueryBody, statement: Reading, encoder: Encoder, media_type: str
+) -> Response:
+    outbound = Outbound()
+    sink = Streamed(outbound, encoder, body.max_rows)
+    run = await shared.call(shared.runs.submit, statement, body.sql, sink, "streamed", body.id)
+    try:
+        async with _stopped_with(request, shared, run):
+            first = await outbound.take()
+    except BaseException:
+        await _abandon(shared, run)
+        raise
+
+    async def content() -> AsyncIterator[bytes]:
+        sent = False
+        try:
+            async for piece in pieces(first, outbound):
+                yield piece
+            sent = True
+        finally:
+            if not sent:
+                await _abandon(shared, run)
+
+    return StreamingResponse(content(), headers={QUERY_ID: run.id}, media_type=media_type)
+
+
+async def _abandon(shared: State, run: Run) -> None:
+    """Stop a query that nobody reads any more."""
+    if run.ended is None:
+        await asyncio.shield(shared.call(run.cancel))
+
+
+@asynccontextmanager
+async def _stopped_with(request: Request, shared: State, run: Run) -> AsyncIterator[None]:
+    """While it lasts, a client that goes away stops its query: nobody else knows of it."""
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        await shared.call(run.cancel)
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watcher.cancel()
+
+
+async def _ended(run: Run, seconds: float) -> None:
+    """Wait until the query has ended, but not longer than `seconds`."""
+    await asyncio.wait([asyncio.wrap_future(run.future)], timeout=seconds)
+
+
+def _progress(run: Run, offset: int, limit: int) -> Response:
+    """A page of an ended query, its error, or word that it still runs."""
+    if run.ended is None:
+        location = f"/api/v1/query/{run.id}"
+        pending = {"id": run.id, "status": run.status, "location": location}
+        return _json(pending, 202, {"Location": location})
+    if run.error is not None:
+        raise run.error
+    if not isinstance(run.sink, Spool):
+        raise QueryNotFound(f'query "{run.id}" has no result to read', detail="It was streamed to its client.")
+    return _json(_page(run, run.sink, offset, limit))
+
+
+def _page(run: Run, spool: Spool, offset: int, limit: int) -> dict[str, Any]:
+    rows = [row for batch in spool.page(offset, limit) for row in json_rows(batch)]
+    end = offset + len(rows)
+    return {
+        "id": run.id,
+        "status": "finished",
+        "columns": [{"name": field.name, "type": _type(field.type)} for field in spool.schema],
+        "rows": rows,
+        "row_count": spool.rows,
+        "offset": offset,
+        "plan": run.info.get("plan"),
+        "notices": list(run.notices),
+        "next": f"/api/v1/query/{run.id}?offset={end}&limit={limit}" if end < spool.rows else None,
+    }
+
+
+def _type(of: Any) -> str:
+    return str(getattr(of, "extension_name", of)).removeprefix("arrow.")
+
+
+def _json(value: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    content = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
+    return Response(content.encode("utf-8", "backslashreplace"), status, headers, "application/json")
+
+
+@router.get(
+    "/query/{id}",
+    operation_id="read_query",
+    response_model=Page,
+    responses={202: {"model": Pending, "description": "It still runs."}, **problems(404, 408, 409, 413)},
+)
+async def read_query(
+    shared: Shared,
+    id: RunId,
+    offset: Annotated[int, Query(ge=0, le=2**53, description="The first row.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Rows at the most.")] = 1000,
+    wait: Annotated[float, Query(ge=0, le=MAX_WAIT, description="Seconds to wait for the end.")] = 0,
+) -> Response:
+    """A page of a query's result; the query's own error if it failed."""
+    run = await shared.call(shared.runs.get, id)
+    if wait and run.ended is None:
+        await _ended(run, wait)
+    return await shared.call(_progress, run, offset, limit)
+
+
+@router.delete("/query/{id}", operation_id="cancel_query", response_model=RunSummary, responses=problems(404))
+async def cancel_query(shared: Shared, id: RunId) -> dict[str, Any]:
+    """Stop a query that runs or waits; forget the result of one that has ended."""
+    run = await shared.call(shared.runs.forget, id)
+    await _ended(run, CANCEL_SECONDS)
+    return _summary(run)
+
+
+@router.get("/queries", operation_id="list_queries", response_model=RunList, responses=problems())
+async def list_queries(shared: Shared) -> dict[str, Any]:
+    """Queries that run, wait, or ended a short while ago; the newest first."""
+    return {"queries": [_summary(run) for run in await shared.call(shared.runs.all)]}
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "status": run.status,
+        "sql": run.sql,
+        "submitted_at": run.submitted_at.isoformat().replace("+00:00", "Z"),
+        "seconds": round(run.seconds, 3),
+        "row_count": run.row_count,
+        "error": problem(run.error) if run.error is not None else None,
+    }

@@ -1,0 +1,71 @@
+"""Health, readiness, metrics and version: what a supervisor asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from headwater import __version__
+from headwater.api.described import problems, text
+from headwater.api.models import Health, Readiness, Version
+from headwater.api.state import Shared
+from headwater.engine import Lake
+from headwater.topics.log import LogTopic
+
+router = APIRouter(tags=["service"])
+
+PROBE = LogTopic("ready", "ready", 0)
+
+
+@router.get("/health", operation_id="health", response_model=Health, responses=problems())
+async def health() -> dict[str, Any]:
+    """The process is alive and answers."""
+    return {"status": "alive"}
+
+
+@router.get(
+    "/ready",
+    operation_id="ready",
+    response_model=Readiness,
+    responses={**problems(), 503: {"model": Readiness, "description": "The catalog or the log does not answer."}},
+)
+async def ready(shared: Shared, response: Response) -> dict[str, Any]:
+    """The catalog and the log answer; Spark may still start, since records and small queries do not need it."""
+    found = await shared.call(_probe, shared.lake)
+    answering = all(answer == "ok" for answer in found.values())
+    if not answering:
+        response.status_code = 503
+    return {"status": "ready" if answering else "not ready", **found, "spark": shared.spark()}
+
+
+def _probe(lake: Lake) -> dict[str, str]:
+    """`ok` or the reason why not, for each part that must answer."""
+    checks: dict[str, Callable[[], object]] = {"catalog": lake.topics.names, "log": lambda: lake.log.stats(PROBE)}
+    found = {}
+    for name, check in checks.items():
+        try:
+            check()
+            found[name] = "ok"
+        except Exception as failed:
+            found[name] = str(failed) or type(failed).__name__
+    return found
+
+
+@router.get(
+    "/metrics",
+    operation_id="metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": text()}}, **problems()},
+)
+async def metrics(shared: Shared) -> Response:
+    """Metrics in Prometheus' text format."""
+    return Response(shared.lake.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/api/v1/version", operation_id="version", response_model=Version, responses=problems())
+async def version() -> dict[str, Any]:
+    """Which Headwater this is."""
+    return {"version": __version__, "api": "v1"}

@@ -1,0 +1,229 @@
+"""RemoteLake: statements to routes, answers to results."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, Self, assert_never
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from headwater import __version__
+from headwater.client.answers import COLUMNS, FLUSHED, TOPICS, ack, done, error_of, flushed_row, ingested
+from headwater.client.bodies import body_of
+from headwater.client.run import RemoteRun, query_body
+from headwater.errors import Backpressure, HeadwaterError, InvalidSetting, ServiceUnreachable, Unavailable
+from headwater.serving.result import Result
+from headwater.sql.schema_files import definition_to_dict
+from headwater.sql.statements import (
+    CreateTopic,
+    DescribeTopic,
+    DropTopic,
+    Explain,
+    FlushTopic,
+    Query,
+    ShowTopics,
+    Statement,
+)
+from headwater.topics.ingest import Ingested
+from headwater.topics.produce import Ack, Format, Source
+
+if TYPE_CHECKING:
+    from headwater.serving.query import Cancel
+
+MAX_ROWS = 1_000_000
+CONNECT_SECONDS = 5.0
+RETRY_SECONDS = 60.0
+MAX_PAUSE = 5.0
+
+
+class LakeLike(Protocol):
+    """What a surface needs of a lake, whether it is open here or behind a service."""
+
+    def execute(self, statement: Statement, cancel: Cancel | None = None) -> Result: ...
+
+    def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source) -> Ack: ...
+
+    def flush(
+        self, name: str | None = None, progress: Callable[[Ingested], None] = lambda _: None
+    ) -> list[Ingested]: ...
+
+    def close(self) -> None: ...
+
+
+class RemoteLake:
+    """The lake that the service at `url` serves. Threads may share it."""
+
+    def __init__(self, url: str, timeout: float = 30.0, *, retry_seconds: float = RETRY_SECONDS) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidSetting(f'url "{url}" is not valid', hint="Write http://127.0.0.1:8420.")
+        self.url = url.rstrip("/")
+        self._timeout = timeout
+        self._retry_seconds = retry_seconds
+        self._reached = False
+        # A proxy from the environment is for other machines.
+        local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+        self._client = httpx.Client(
+            base_url=f"{self.url}/api/v1",
+            timeout=self._patience(timeout),
+            trust_env=not local,
+            headers={"User-Agent": f"headwater/{__version__}"},
+        )
+
+    def _patience(self, read: float | None) -> httpx.Timeout:
+        return httpx.Timeout(self._timeout, connect=min(CONNECT_SECONDS, self._timeout), read=read, pool=None)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- statements ---------------------------------------------------------------------------------------------
+
+    def execute(self, statement: Statement, cancel: Cancel | None = None) -> Result:
+        """Run a statement value; a query's result streams."""
+        match statement:
+            case Query() | Explain():
+                return self._query(statement, cancel)
+            case CreateTopic(definition, if_not_exists):
+                made = self._json(
+                    "POST", "/topics", params={"if_not_exists": if_not_exists}, json=definition_to_dict(definition)
+                )
+                return done(made["status"], made["notices"])
+            case DropTopic(name, if_exists):
+                return done(self._json("DELETE", _topic(name), params={"if_exists": if_exists})["status"])
+            case ShowTopics():
+                return Result.of_rows(TOPICS, self.topics_summary())
+            case DescribeTopic(name):
+                about = self.describe(name)
+                rows = [{**column, "column": column["name"]} for column in about["columns"]]
+                return Result.of_rows(COLUMNS, [{key: row[key] for key in COLUMNS.names} for row in rows], info=about)
+            case FlushTopic(name):
+                return Result.of_rows(FLUSHED, [flushed_row(each) for each in self.flush(name)])
+            case _:
+                assert_never(statement)
+
+    def topics_summary(self) -> list[dict[str, Any]]:
+        """One line about every topic, as plain data."""
+        topics: list[dict[str, Any]] = self._json("GET", "/topics")["topics"]
+        return topics
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Everything about a topic, as plain data."""
+        return self._json("GET", _topic(name))
+
+    def version(self) -> str:
+        """The service's version; also the quickest way to see that it answers."""
+        return str(self._json("GET", "/version")["version"])
+
+    def flush(self, name: str | None = None, progress: Callable[[Ingested], None] = lambda _: None) -> list[Ingested]:
+        """Commit what waits in the log now; `progress` is called once all commits are done."""
+        path = "/flush" if name is None else f"{_topic(name)}/flush"
+        commits = self._json("POST", path, timeout=self._patience(None))["commits"]
+        committed = [ingested(commit) for commit in commits]
+        for each in committed:
+            progress(each)
+        return committed
+
+    # -- records ------------------------------------------------------------------------------------------------
+
+    def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source) -> Ack:
+        """Store one request; waits and tries again when the service is busy, and, if a producer is named, also when the
+        connection breaks, because then the service can tell a repeated request."""
+        body = body_of(blocks, format)
+        headers = body.headers | (
+            {"Headwater-Producer": source.producer, "Headwater-Sequence": str(source.sequence)}
+            if source.producer is not None
+            else {}
+        )
+        deadline, attempt = time.monotonic() + self._retry_seconds, 0
+        while True:
+            try:
+                return ack(self._json("POST", f"{_topic(name)}/records", content=body.chunks(), headers=headers))
+            except (Backpressure, Unavailable) as failed:
+                pause = self._pause(failed, source, attempt)
+                if pause is None or time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+            attempt += 1
+
+    def _pause(self, failed: Backpressure | Unavailable, source: Source, attempt: int) -> float | None:
+        """Seconds after which a request may be sent again; None if it must not be."""
+        backoff = min(MAX_PAUSE, 0.1 * 2.0**attempt) * random.uniform(0.5, 1.0)
+        if isinstance(failed, Backpressure):
+            return max(float(failed.retry_after), backoff)
+        return backoff if source.producer is not None and self._reached else None
+
+    # -- queries ------------------------------------------------------------------------------------------------
+
+    def _query(self, statement: Query | Explain, cancel: Cancel | None) -> Result:
+        query = statement.query if isinstance(statement, Explain) else statement
+        run = RemoteRun(self.url, self._client, query_body(statement), self._patience(None))
+        if cancel is not None:
+            cancel.check()
+            cancel.attach(run)
+        try:
+            with self._named():
+                run.start()
+        except HeadwaterError:
+            if cancel is not None:
+                cancel.check()
+            raise
+        about = run.about
+        return Result(
+            run.schema,
+            run.batches(),
+            max_rows=query.max_rows or MAX_ROWS,
+            info=about.get("info", {}),
+            notices=about.get("notices", ()),
+            close=run.close,
+        )
+
+    # -- HTTP ---------------------------------------------------------------------------------------------------
+
+    def _json(self, method: str, path: str, **request: Any) -> dict[str, Any]:
+        with self._named():
+            response = self._client.request(method, path, **request)
+            if response.is_success:
+                answer: dict[str, Any] = response.json()
+                return answer
+        raise error_of(response, self.url)
+
+    def _named(self) -> _Named:
+        return _Named(self)
+
+
+class _Named:
+    """Turns httpx's failures into Headwater's, and remembers that the service has answered once."""
+
+    def __init__(self, lake: RemoteLake) -> None:
+        self._lake = lake
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, failed: BaseException | None, at: object) -> None:
+        url = self._lake.url
+        if failed is None or isinstance(failed, HeadwaterError):
+            self._lake._reached = True
+        elif isinstance(failed, httpx.ConnectError | httpx.ConnectTimeout):
+            raise ServiceUnreachable(
+                f'no service answers at "{url}"',
+                detail=f"{str(failed).rstrip('.')}.",
+                hint="Start it with `headwater serve`, or name another with --url.",
+            ) from None
+        elif isinstance(failed, httpx.TimeoutException):
+            raise ServiceUnreachable(f'service at "{url}" did not answer in time', hint="Try again.") from None
+        elif isinstance(failed, httpx.HTTPError | ValueError):
+            raise Unavailable(f'connection to "{url}" broke', detail=f"{str(failed).rstrip('.')}.") from None
+
+
+def _topic(name: str) -> str:
+    return f"/topics/{quote(name, safe='')}"

@@ -1,0 +1,45 @@
+"""Which hosts and origins are let in."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.datastructures import Headers
+
+from headwater.api.guard import allowed_hosts, refusal
+
+
+def refused(method: str, bound: str, **headers: str) -> bool:
+    return refusal(method, Headers(headers), allowed_hosts(bound)) is not None
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8420", "127.0.0.1:1", "[::1]:8420", "LOCALHOST", "[::1]"])
+def test_loopback_names_are_let_in(host: str) -> None:
+    assert not refused("POST", "127.0.0.1", host=host)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example:8420", "", "[::1", "169.254.0.1", "@localhost@x"]
+)
+def test_other_names_are_not(host: str) -> None:
+    assert refused("GET", "127.0.0.1", host=host)
+
+
+def test_the_bound_name_is_let_in() -> None:
+    assert not refused("GET", "lake.internal", host="Lake.Internal:80")
+    assert refused("GET", "lake.internal", host="other.internal")
+
+
+@pytest.mark.parametrize("bound", ["0.0.0.0", "::"])
+def test_all_interfaces_have_any_name(bound: str) -> None:
+    assert not refused("GET", bound, host="anything.example")
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:9999", "http://[", ""])
+def test_other_origins_change_nothing(origin: str) -> None:
+    assert refused("POST", "127.0.0.1", host="localhost:8420", origin=origin)
+    assert refused("DELETE", "127.0.0.1", host="localhost:8420", origin=origin)
+    assert not refused("GET", "127.0.0.1", host="localhost:8420", origin=origin)
+
+
+def test_the_same_origin_does() -> None:
+    assert not refused("POST", "127.0.0.1", host="localhost:8420", origin="http://localhost:8420")
