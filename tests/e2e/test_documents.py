@@ -1,0 +1,57 @@
+"""What the README and the tutorial tell people to paste works when it is pasted."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def script(document: Path) -> str:
+    """The document's blocks as one script for a shell; Python blocks are given to Python."""
+    parts = ["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"]
+    for language, block in BLOCK.findall(document.read_text()):
+        parts.append(block if language == "bash" else f"python - <<'PYTHON'\n{block}PYTHON")
+    return "\n".join(parts)
+
+
+def run(text: str, folder: Path) -> str:
+    # The environment of `make setup`, as after `source .venv/bin/activate`; nothing else of this process's.
+    (folder / ".venv").symlink_to(Path(sys.executable).parents[1])
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
+    done = subprocess.run(
+        ["bash", "-c", text], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_readme_tour(tmp_path: Path) -> None:
+    shown = run(script(ROOT / "README.md"), tmp_path)
+    assert "grace" in shown
+    assert '"rows":1' in shown.replace(" ", "")
+    assert "skipped by partition values" in shown
+    assert "order_id: [[1" in shown or "order_id: int64" in shown  # PyIceberg prints the table
+
+
+def test_the_tutorial(tmp_path: Path) -> None:
+    shown = run("source .venv/bin/activate\n" + script(ROOT / "docs" / "tutorial" / "first-topic.md"), tmp_path)
+    assert "a lot" in shown  # the dead letter
+    assert ".parquet" in shown
+
+
+def test_the_demo(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--rows", "60000"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "exactly once: 60,000 records, 60,000 offsets" in done.stdout
+    assert "stopped cleanly" in done.stdout
