@@ -12,8 +12,9 @@ import pytest
 @pytest.fixture(scope="session")
 def spark_jars() -> tuple[Path, ...]:
     """The JVM packages, fetched on the first run on a machine."""
+    from headwater.config import default_cache
     from headwater.spark.java import find_java
-    from headwater.spark.packages import default_cache, ensure_packages
+    from headwater.spark.packages import ensure_packages
 
     return ensure_packages(default_cache(), lambda line: None, find_java())
 

@@ -82,7 +82,9 @@ class Settings(BaseSettings):
 
 def default_cache() -> Path:
     """Where JVM packages are kept when no lake says otherwise."""
-    return Path(os.environ.get("HEADWATER_CACHE_DIR") or Path.home() / ".cache" / "headwater")
+    if chosen := os.environ.get("HEADWATER_CACHE_DIR"):
+        return Path(chosen).expanduser().resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater"
 
 
 def load_settings(toml_file: Path | None = None, **overrides: Any) -> Settings:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, assert_never
 
@@ -22,6 +22,7 @@ from headwater.observability.metrics import Metrics
 from headwater.serving.duck import Duck
 from headwater.serving.query import Cancel, Queries
 from headwater.serving.result import Result
+from headwater.spark.session import PRELOAD, SparkEngine, SparkSettings, SparkState, start
 from headwater.sql.definition import notices
 from headwater.sql.parse import parse, parse_script
 from headwater.sql.statements import (
@@ -47,8 +48,6 @@ from headwater.types import DEAD_SUFFIX, TOPICS, TopicDefinition
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
-
-    from headwater.spark.session import SparkEngine
 
 CONFIG_TEXT = """\
 # Settings of this lake; docs/reference/settings.md lists them all.
@@ -88,6 +87,8 @@ class Lake:
         self.metrics = Metrics()
         self._lock = threading.Lock()
         self._loop: IngestLoop | None = None
+        self._spark = SparkEngine(self._start_spark)
+        self._opened_duck: Duck | None = None
         self._closed = False
         self._tables = Tables(open_catalog(paths.catalog, paths.warehouse, settings.busy_timeout))
         self.topics = Topics(self._tables)
@@ -106,7 +107,7 @@ class Lake:
         self._queries = Queries(
             self.topics,
             self.log,
-            lambda: self._duck,
+            self._duck,
             lambda: self.spark,
             self.metrics,
             duckdb_max_bytes=settings.duckdb_max_bytes,
@@ -145,10 +146,9 @@ class Lake:
             self._closed = True
         if self._loop is not None:
             self._loop.stop()
-        if "_spark_engine" in self.__dict__:
-            self._spark_engine.stop()
-        if "_duck" in self.__dict__:
-            self._duck.close()
+        self._spark.stop()
+        if self._opened_duck is not None:
+            self._opened_duck.close()
         self.log.close()
         self._tables.catalog.close()
 
@@ -161,17 +161,16 @@ class Lake:
     @property
     def spark(self) -> SparkSession:
         """The lake's Spark session, started on first use; tables are in the catalog `lake`."""
-        return self._spark_engine.session
+        return self._spark.session
 
     @property
-    def spark_started(self) -> bool:
-        return "_spark_engine" in self.__dict__ and self._spark_engine.started
+    def spark_state(self) -> SparkState:
+        """How far Spark is; asking does not start it."""
+        return self._spark.state
 
-    @cached_property
-    def _spark_engine(self) -> SparkEngine:
+    def _start_spark(self) -> SparkSession:
         from headwater.spark.java import find_java
         from headwater.spark.packages import ensure_packages
-        from headwater.spark.session import PRELOAD, SparkEngine, SparkSettings, start
 
         settings = SparkSettings(
             warehouse=self.paths.warehouse.as_uri(),
@@ -182,11 +181,13 @@ class Lake:
             preload=(*PRELOAD, "headwater.topics.ingest", "headwater.topics.log_entries", "headwater.state.sqlite"),
             extra=self.settings.spark_conf,
         )
-        return SparkEngine(lambda: start(settings, ensure_packages(self.settings.cache, lambda _: None, find_java())))
+        return start(settings, ensure_packages(self.settings.cache, _say, find_java()))
 
-    @cached_property
     def _duck(self) -> Duck:
-        return Duck(self.paths.warehouse, self.settings.query_memory, self.paths.scratch)
+        with self._lock:
+            if self._opened_duck is None:
+                self._opened_duck = Duck(self.paths.warehouse, self.settings.query_memory, self.paths.scratch)
+            return self._opened_duck
 
     # -- statements ---------------------------------------------------------------------------------------------
 
@@ -388,6 +389,11 @@ def _block(records: Any) -> tuple[Format, Any]:
     if hasattr(records, "columns") and hasattr(records, "dtypes"):
         return "pandas", records
     return "rows", [records] if isinstance(records, Mapping) else list(records)
+
+
+def _say(line: str) -> None:
+    """A line of progress for work that happens once on a machine: fetching JVM packages."""
+    sys.stderr.write(f"headwater: {line}\n")
 
 
 def _done(status: str, notices: Sequence[str] = ()) -> Result:

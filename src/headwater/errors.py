@@ -8,13 +8,18 @@
     │   ├── InvalidName              a name outside [a-z][a-z0-9_]*, or a reserved one
     │   ├── InvalidOption            an unknown option, or a value it does not take
     │   ├── InvalidSchema            column types, partitioning or schema files
-    │   └── InvalidSetting           headwater.toml or HEADWATER_* variables
+    │   ├── InvalidSetting           headwater.toml or HEADWATER_* variables
+    │   ├── MethodNotAllowed    405  HTTP: a path that does not take the method
+    │   ├── NotAcceptable       406  HTTP: no form of the answer that was asked for
+    │   ├── UnsupportedMediaType 415 HTTP: a body in a form that is not read
+    │   └── RequestRefused      403  HTTP: a host or origin that may not ask
     ├── RecordsRejected         422  produced rows that do not fit the topic's schema
     ├── StatementNotAllowed     403  a statement that a reading surface never runs
     ├── NotFound                404
     │   ├── LakeNotFound
     │   ├── TopicNotFound
-    │   └── QueryNotFound
+    │   ├── QueryNotFound
+    │   └── RouteNotFound            HTTP: no such path
     ├── Conflict                409
     │   ├── TopicExists
     │   ├── LakeExists
@@ -190,3 +195,29 @@ class ServiceUnreachable(Unavailable):
 class Corrupt(HeadwaterError):
     code = "corrupt"
     status = 500
+
+
+class RouteNotFound(NotFound):
+    code = "route_not_found"
+
+
+class MethodNotAllowed(InvalidInput):
+    code = "method_not_allowed"
+    status = 405
+
+
+class NotAcceptable(InvalidInput):
+    code = "not_acceptable"
+    status = 406
+
+
+class UnsupportedMediaType(InvalidInput):
+    code = "unsupported_media_type"
+    status = 415
+
+
+class RequestRefused(InvalidInput):
+    """A request that a web page of another origin may have caused."""
+
+    code = "request_refused"
+    status = 403

@@ -507,7 +507,7 @@ def test_an_unknown_topic_is_found_out_without_spark(tmp_path: Path, accept: str
     with served(tmp_path) as (lake, http):
         answer = http.post("/api/v1/query", json={"sql": "SELECT * FROM none"}, headers={"Accept": accept})
         is_problem(answer, 404, "topic_not_found")
-        assert not lake.spark_started
+        assert lake.spark_state == "not started"
 
 
 def test_a_bug_is_a_problem_with_an_id_that_the_log_has(

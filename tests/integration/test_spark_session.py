@@ -137,7 +137,7 @@ try:
     held.session
 except Unavailable as error:
     print(error)
-assert not held.started
+assert held.state == "not started"
 assert list((folder / "scratch").iterdir()) == []
 """,
         tmp_path,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.reference import stale  # noqa: E402
+from tools.reference import stale
 
 
 def test_generated_pages_are_current() -> None:

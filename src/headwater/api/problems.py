@@ -15,39 +15,20 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ulid import ULID
 
-from headwater.errors import Backpressure, HeadwaterError, InvalidInput, NotFound, Unavailable
+from headwater.errors import (
+    Backpressure,
+    HeadwaterError,
+    InvalidInput,
+    MethodNotAllowed,
+    RouteNotFound,
+    Unavailable,
+)
 
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:headwater:error:"
 RESERVED = frozenset({"type", "title", "status", "detail", "instance", "code", "hint"})
-
-
-class RouteNotFound(NotFound):
-    code = "route_not_found"
-
-
-class MethodNotAllowed(InvalidInput):
-    code = "method_not_allowed"
-    status = 405
-
-
-class NotAcceptable(InvalidInput):
-    code = "not_acceptable"
-    status = 406
-
-
-class UnsupportedMediaType(InvalidInput):
-    code = "unsupported_media_type"
-    status = 415
-
-
-class RequestRefused(InvalidInput):
-    """A request that a web page of another origin may have caused."""
-
-    code = "request_refused"
-    status = 403
 
 
 def problem(error: HeadwaterError) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from fastapi.responses import StreamingResponse
 
 from headwater.api.described import binary, problems, text
 from headwater.api.models import Page, Pending, QueryBody, RunList, RunSummary
-from headwater.api.problems import NotAcceptable, problem
+from headwater.api.problems import problem
 from headwater.api.records import ARROW, NDJSON
 from headwater.api.runs import Reading, Run
 from headwater.api.spool import Spool
 from headwater.api.state import Shared, State
 from headwater.api.streams import ArrowEncoder, Encoder, NdjsonEncoder, Outbound, Streamed, pieces
-from headwater.errors import QueryNotFound, StatementNotAllowed
+from headwater.errors import NotAcceptable, QueryNotFound, StatementNotAllowed
 from headwater.serving.encode import json_rows
 from headwater.sql.parse import parse
 from headwater.sql.statements import CreateTopic, DescribeTopic, DropTopic, Explain, FlushTopic, ShowTopics

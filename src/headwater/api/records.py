@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from headwater.api.admission import Reservation
 from headwater.api.bodies import BLOCK, too_large
-from headwater.api.problems import UnsupportedMediaType
-from headwater.errors import InvalidInput, RecordsRejected
+from headwater.errors import InvalidInput, RecordsRejected, UnsupportedMediaType
 from headwater.storage.decode import csv_blocks, ndjson_blocks
 from headwater.topics.produce import Source
 

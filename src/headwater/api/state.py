@@ -53,9 +53,7 @@ class State:
 
     def spark(self) -> Literal["not started", "starting", "ready"]:
         """How far Spark is; asking does not start it."""
-        if self.lake.spark_started:
-            return "ready"
-        return "starting" if "_spark_engine" in vars(self.lake) else "not started"
+        return self.lake.spark_state
 
     async def sweep_forever(self) -> None:
         """Forget old results also when nobody asks for anything."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import subprocess
 import tempfile
 import time
@@ -49,13 +48,6 @@ class Package:
         return f"{self.organisation}:{self.name}:{self.version}"
 
 
-def default_cache() -> Path:
-    """The folder that keeps what is fetched once: `$HEADWATER_CACHE`, or the user's cache folder."""
-    if chosen := os.environ.get("HEADWATER_CACHE"):
-        return Path(chosen).expanduser().resolve()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater"
-
-
 def locked_packages(groups: Sequence[str] = CORE, lock_file: Path = LOCK_FILE) -> tuple[Package, ...]:
     """The pinned packages of `groups`, in order, each once."""
     lock = tomllib.loads(lock_file.read_text(encoding="utf-8"))
@@ -87,7 +79,7 @@ def ensure_packages(
             raise Unavailable(
                 f'package cache "{folder}" cannot be written',
                 detail=f"{error}.",
-                hint="Set HEADWATER_CACHE to a folder that can be.",
+                hint="Set HEADWATER_CACHE_DIR to a folder that can be.",
             ) from error
     return tuple(folder / package.file for package in packages)
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from headwater.errors import InvalidSetting
 from headwater.spark.scratch import Claim, claim
@@ -189,6 +189,9 @@ def is_alive(session: SparkSession) -> bool:
     return jvm_is_alive(session)
 
 
+SparkState = Literal["not started", "starting", "ready"]
+
+
 class SparkEngine:
     """Holds at most one session: started on first use, once for all threads, and again if its JVM has died."""
 
@@ -204,11 +207,14 @@ class SparkEngine:
         self._alive = alive
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
+        self._starting = False
 
     @property
-    def started(self) -> bool:
-        """Whether a session is held; says nothing about its health."""
-        return self._session is not None
+    def state(self) -> SparkState:
+        """How far the session is; asking does not start it, and says nothing about its health."""
+        if self._session is not None:
+            return "ready"
+        return "starting" if self._starting else "not started"
 
     @property
     def session(self) -> SparkSession:
@@ -217,7 +223,11 @@ class SparkEngine:
             if self._session is not None and not self._alive(self._session):
                 self._discard()
             if self._session is None:
-                self._session = self._start()
+                self._starting = True
+                try:
+                    self._session = self._start()
+                finally:
+                    self._starting = False
             return self._session
 
     def stop(self) -> None:

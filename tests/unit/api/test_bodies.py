@@ -14,9 +14,8 @@ from starlette.requests import ClientDisconnect
 
 from headwater.api.admission import Budget
 from headwater.api.bodies import BLOCK, BodyFile, Inbound
-from headwater.api.problems import UnsupportedMediaType
 from headwater.api.records import Limits, blocks_of, coding_of, format_of, source_of
-from headwater.errors import Backpressure, BodyTooLarge, InvalidInput, RecordsRejected
+from headwater.errors import Backpressure, BodyTooLarge, InvalidInput, RecordsRejected, UnsupportedMediaType
 
 LIMITS = Limits(body=64 * 1024**2, record=1024**2)
 

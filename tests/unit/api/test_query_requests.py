@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headwater.api.models import QueryBody
-from headwater.api.problems import NotAcceptable
 from headwater.api.query_routes import negotiated, reading
-from headwater.errors import InvalidStatement, StatementNotAllowed
+from headwater.errors import InvalidStatement, NotAcceptable, StatementNotAllowed
 from headwater.sql.statements import Explain, Query
 
 

@@ -55,7 +55,7 @@ def test_an_unknown_topic_is_named_without_starting_spark(lake: Lake) -> None:
     with pytest.raises(TopicNotFound) as missing:
         lake.sql("SELECT * FROM ordrs")
     assert missing.value.hint == 'Did you mean "orders"?'
-    assert not lake.spark_started
+    assert lake.spark_state == "not started"
 
 
 def test_reading_one_topic_leaves_the_others_alone(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

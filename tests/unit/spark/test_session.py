@@ -91,7 +91,7 @@ class Sessions:
 def test_nothing_starts_before_it_is_needed() -> None:
     sessions = Sessions()
     engine = sessions.engine()
-    assert not engine.started
+    assert engine.state == "not started"
     engine.stop()
     assert (sessions.started, sessions.stopped) == (0, [])
 
@@ -113,7 +113,7 @@ def test_a_failed_start_can_be_repeated() -> None:
     engine = Sessions(failures=1).engine()
     with pytest.raises(RuntimeError):
         _ = engine.session
-    assert not engine.started
+    assert engine.state == "not started"
     assert engine.session == 1
 
 
@@ -132,5 +132,5 @@ def test_a_stopped_engine_starts_again() -> None:
     assert engine.session == 1
     engine.stop()
     engine.stop()
-    assert (engine.started, sessions.stopped) == (False, [1])
+    assert (engine.state, sessions.stopped) == ("not started", [1])
     assert engine.session == 2

@@ -40,7 +40,7 @@ def files(topic: Topic, offsets: Offsets) -> list:
     return writer.close()
 
 
-def loader(topics: Topics, topic: Topic):  # noqa: ANN201
+def loader(topics: Topics, topic: Topic):
     return lambda: topics.tables.load_for_commit(topic.table_name)
 
 
@@ -71,7 +71,7 @@ def test_a_commit_planned_before_another_ingester_is_fenced(
     """The second ingester loads the table, then the first commits: the catalog refuses, and the retry sees why."""
     inner, raced = commit._commit, []
 
-    def race(table: Table, *rest: object):  # noqa: ANN202
+    def race(table: Table, *rest: object):
         if not raced:
             raced.append(True)
             append(loader(topics, topic), files(topic, Offsets(0, 2)), Offsets(0, 2), POSITION, topic.id)
@@ -88,7 +88,7 @@ def test_a_change_that_consumes_nothing_does_not_stop_a_commit(
 ) -> None:
     inner, raced = commit._commit, []
 
-    def race(table: Table, *rest: object):  # noqa: ANN202
+    def race(table: Table, *rest: object):
         if not raced:
             raced.append(True)
             other = loader(topics, topic)()
@@ -101,12 +101,10 @@ def test_a_change_that_consumes_nothing_does_not_stop_a_commit(
     assert numbers(topics) == [0, 1, 2]
 
 
-def test_a_lost_reply_is_recognised_as_a_commit(
-    topics: Topics, topic: Topic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_reply_is_recognised_as_a_commit(topics: Topics, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = commit._commit
 
-    def lose_reply(*arguments: object):  # noqa: ANN202
+    def lose_reply(*arguments: object):
         inner(*arguments)  # type: ignore[arg-type]
         raise ConnectionError("the reply was lost")
 

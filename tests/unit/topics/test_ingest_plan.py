@@ -10,9 +10,7 @@ from headwater.types import Offsets, TopicOptions
 
 
 def entries(*sizes: int, rows: int = 10, at: float = 100.0) -> list[Entry]:
-    return [
-        Entry(i, Offsets(i * rows, (i + 1) * rows), int(at * 1e6), size) for i, size in enumerate(sizes)
-    ]
+    return [Entry(i, Offsets(i * rows, (i + 1) * rows), int(at * 1e6), size) for i, size in enumerate(sizes)]
 
 
 def plan(found: list[Entry], options: TopicOptions, **more: object) -> Ingest | Wait:

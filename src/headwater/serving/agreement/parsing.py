@@ -21,6 +21,7 @@ WRITTEN_CAST = "written_cast"
 """Marks `CAST(x AS t)` and `x::t`, as distinct from a literal's suffix (`3L`)."""
 
 _SUFFIXES = {"L", "S", "Y", "D", "F", "BD"}
+_TRAILING_COMMA = re.compile(r",\s*(?:from\b|\))", re.IGNORECASE)
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _SPARK: Any = Dialect.get_or_raise("spark").__class__
 
@@ -64,6 +65,8 @@ def parse(text: str) -> exp.Expression:
     """The tree of the one statement in `text`; NotProven when it is none, several, or not understood."""
     if "\\" in text:
         raise NotProven("escapes in string literals are not proven to agree")
+    if _TRAILING_COMMA.search(text):  # read as if it were not there, where Spark sees a mistake
+        raise NotProven("a comma before FROM is not understood")
     try:
         statements: list[Any] = [found for found in sqlglot.parse(text, read=_CALLS) if found is not None]
     except (SqlglotError, RecursionError) as error:

@@ -1,0 +1,75 @@
+"""`headwater doctor`: what is well with this machine and this lake, what is not, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headwater.cli.session import CONFIG_FILE, Json, Quiet, Session, find_lake, session_of
+
+if TYPE_CHECKING:
+    from headwater.cli.checks import Check
+    from headwater.cli.screen import Screen
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the root command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    context: typer.Context,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every data file and verify its page checksums.")] = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check the environment and the lake; exit with 1 if something is broken."""
+    session = session_of(context)
+    checks = list(_all_checks(session, deep))
+    failed = any(check.status == "fail" for check in checks)
+    if session.screen.json:
+        document = {"ok": not failed, "checks": [check.as_dict() for check in checks]}
+        session.screen.write(json.dumps(document, ensure_ascii=False) + "\n")
+    else:
+        _print(checks, session.screen)
+    raise typer.Exit(1 if failed else 0)
+
+
+def _all_checks(session: Session, deep: bool) -> Iterable[Check]:
+    from headwater.cli.checks import Check, check_environment
+
+    folder = find_lake(session.path)
+    yield from check_environment(folder)
+    if session.url:
+        yield _check_service(session)
+    elif session.path is not None or (folder / CONFIG_FILE).exists():
+        from headwater.cli.checks_lake import check_lake
+
+        yield from check_lake(folder, deep=deep)
+    else:
+        yield Check("lake", "warn", "no lake here", "Name one with -C, or create one with `headwater init`.")
+
+
+def _check_service(session: Session) -> Check:
+    from headwater.cli.checks import Check
+    from headwater.errors import HeadwaterError
+    from headwater.sql.statements import ShowTopics
+
+    try:
+        topics = len(session.lake.execute(ShowTopics()).rows())
+    except HeadwaterError as error:
+        return Check("service", "fail", str(error), error.hint)
+    return Check("service", "ok", f"{session.url} answers; it has {topics} topics")
+
+
+def _print(checks: Iterable[Check], screen: Screen) -> None:
+    marks = {"ok": screen.green("ok  "), "warn": screen.yellow("warn"), "fail": screen.red("FAIL")}
+    for check in checks:
+        if screen.quiet and check.status == "ok":
+            continue
+        screen.write(f"{marks[check.status]}  {check.name + ':':<22} {check.message}\n")
+        if check.action and check.status != "ok":
+            screen.write(f"{'':28} → {check.action}\n")

@@ -1,0 +1,182 @@
+"""Commands about the lake as a whole: init, serve, setup, flush, version."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headwater import __version__
+from headwater.cli.screen import Screen
+from headwater.cli.session import Json, Quiet, Session, session_of
+
+if TYPE_CHECKING:
+    from headwater.serving.result import Result
+
+LIBRARIES = ("pyspark", "pyiceberg", "pyarrow", "duckdb", "sqlglot")
+STALE_RETRIES = 5
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the root command."""
+    app.command("init")(init)
+    app.command("serve")(serve)
+    app.command("setup")(setup)
+    app.command("flush")(flush)
+    app.command("version")(version)
+
+
+def init(
+    context: typer.Context,
+    path: Annotated[
+        Path | None, typer.Argument(metavar="PATH", help="The folder; made if missing. Default: -C, else this one.")
+    ] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Create a lake in a folder."""
+    session = session_of(context)
+    session.refuse_url("init")
+    from headwater.engine import Lake
+
+    folder = path or session.path or Path()
+    try:
+        Lake.init(folder).close()
+    except OSError as error:
+        from headwater.errors import InvalidInput
+
+        raise InvalidInput(f'folder "{folder}" cannot be made', detail=f"{error}.") from None
+    where = folder.resolve()
+    if session.screen.json:
+        session.screen.write(json.dumps({"lake": str(where)}) + "\n")
+    elif not session.screen.quiet:
+        session.screen.write(f"lake created in {where}\n")
+
+
+def serve(
+    context: typer.Context,
+    host: Annotated[str | None, typer.Option("--host", help="Address to bind to. Default: the setting host.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="Port; 0 picks a free one. Default: the setting port."),
+    ] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Serve the lake over HTTP and ingest what producers send, until stopped."""
+    import logging
+
+    session = session_of(context)
+    session.refuse_url("serve")
+    from headwater.api.serve import serve as serve_http
+
+    logging.basicConfig(
+        stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.WARNING
+    )
+    lake = session.local()
+
+    def ready(url: str) -> None:
+        # Only now: an address that is taken must not cost a JVM.
+        lake.start_ingest()
+        threading.Thread(target=_warm, args=(lake, session.screen), name="headwater-warm", daemon=True).start()
+        _say_serving(session.screen, url, lake.paths.root)
+
+    serve_http(lake, host, port, on_ready=ready)
+    session.screen.note("stopped")
+
+
+def _say_serving(screen: Screen, url: str, root: Path) -> None:
+    if screen.json:
+        screen.write(json.dumps({"url": url, "lake": str(root)}) + "\n")
+    else:
+        screen.write(f"serving {root} at {url}\n")
+    screen.flush()
+
+
+def _warm(lake: Any, screen: Screen) -> None:
+    """Start Spark now, so that the first commit and the first large query do not wait for it."""
+    from headwater.errors import HeadwaterError
+
+    try:
+        lake.spark  # noqa: B018
+    except HeadwaterError as error:
+        screen.note(f"note: Spark does not start: {error}")
+
+
+def setup(
+    context: typer.Context,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check Java and fetch the JVM packages, so that nothing needs the network later."""
+    from headwater.config import default_cache
+    from headwater.spark.java import find_java
+    from headwater.spark.packages import ensure_packages
+
+    screen = session_of(context).screen
+    java = find_java()
+    files = ensure_packages(default_cache(), lambda line: screen.note(f"setup: {line}"), java)
+    if screen.json:
+        report = {"java": str(java.executable), "java_version": java.version, "packages": [str(file) for file in files]}
+        screen.write(json.dumps(report) + "\n")
+    elif not screen.quiet:
+        screen.write(f"setup: Java {java.version} and {len(files)} JVM packages are in place\n")
+
+
+def flush(
+    context: typer.Context,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Default: all topics.")] = None,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Commit what waits in the log to the tables now."""
+    from headwater.cli.formats import json_objects, write_result
+    from headwater.sql.statements import FlushTopic
+
+    session = session_of(context)
+    result = run_flush(session, FlushTopic(topic))
+    if session.screen.json:
+        session.screen.write(json.dumps(json_objects(result)) + "\n")
+    elif result.arrow().num_rows:
+        write_result(result, "table", session.screen, None)
+    else:
+        session.screen.note("nothing waits in the log")
+
+
+def run_flush(session: Session, statement: Any) -> Result:
+    """Flush; when another process commits the same records first, go on with what is left."""
+    from headwater.cli.work import spark_spinner
+    from headwater.errors import StaleCommit
+
+    lake = session.lake
+    with spark_spinner(lake, session.screen):
+        for _ in range(STALE_RETRIES):
+            try:
+                return session.worker.run(lambda _: lake.execute(statement))
+            except StaleCommit:
+                continue
+        return session.worker.run(lambda _: lake.execute(statement))
+
+
+def version(context: typer.Context, json_: Json = False, quiet: Quiet = False) -> None:
+    """Print the versions of Headwater and of what it stands on."""
+    from importlib.metadata import version as version_of
+
+    screen = session_of(context).screen
+    versions = {"headwater": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
+    versions |= {name: version_of(name) for name in LIBRARIES}
+    if screen.json:
+        screen.write(json.dumps(versions) + "\n")
+    else:
+        screen.write("".join(f"{name} {number}\n" for name, number in versions.items()))
+
+
+def print_version(asked: bool) -> None:
+    """The callback of --version."""
+    if asked:
+        Screen().write(f"headwater {__version__}\n")
+        raise typer.Exit

@@ -1,0 +1,338 @@
+"""Files and streams as chunks of whole records, each one request: memory stays flat however large the input is.
+
+A chunk knows where it began, so that a refused row can be named by its line in the file. Cuts depend on the content
+alone unless the input is a live pipe: a file is cut in the same way in every run, which a producer's retry needs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import select
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from headwater.errors import BodyTooLarge, InvalidInput, RecordsRejected
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Kind = Literal["ndjson", "json", "csv", "parquet", "arrow"]
+EXTENSIONS: dict[str, Kind] = {
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".json": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+}
+COMPRESSED = (".gz", ".zst", ".bz2", ".lz4")
+READ = 1024 * 1024
+LINGER = 0.2
+"""Seconds that records of a live pipe wait for more before they are sent."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_BREAKS = str.maketrans("\r\n", "  ")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records of one request: in which form, how many bytes of input, and what names the record at an index."""
+
+    block: Any
+    format: Literal["ndjson", "csv", "arrow"]
+    size: int
+    place: Callable[[int], str]
+
+
+def kind_of(name: str) -> Kind | None:
+    """The format that a file's name tells, compression aside."""
+    path = Path(name)
+    if path.suffix.lower() in COMPRESSED:
+        path = path.with_suffix("")
+    return EXTENSIONS.get(path.suffix.lower())
+
+
+def open_input(name: str) -> IO[bytes]:
+    """The input as bytes, decompressed where its name says that it is compressed."""
+    if name == "-":
+        return open(0, "rb", closefd=False)
+    import pyarrow as pa
+
+    try:
+        if Path(name).suffix.lower() in COMPRESSED:
+            compressed: IO[bytes] = io.BufferedReader(pa.input_stream(name, compression="detect"), READ)
+            return compressed
+        return Path(name).open("rb")
+    except OSError as error:
+        raise InvalidInput(f'file "{name}" cannot be read', detail=f"{error.strerror or error}.") from None
+
+
+def read_chunks(source: IO[bytes], kind: Kind, target: int, max_record: int, *, live: bool) -> Iterator[Chunk]:
+    """The input's records in chunks of about `target` bytes; `live` sends what is there instead of waiting for more."""
+    match kind:
+        case "ndjson":
+            return _ndjson(source, target, max_record, live)
+        case "csv":
+            return _csv(source, target, max_record)
+        case "json":
+            return _json(source, target, max_record)
+        case "parquet":
+            return _tables(_parquet_batches(source, target), target)
+        case "arrow":
+            return _tables(_arrow_batches(source), target)
+
+
+def _pieces(source: IO[bytes]) -> Iterator[bytes]:
+    while piece := source.read(READ):
+        yield piece
+
+
+# -- lines ------------------------------------------------------------------------------------------------------
+
+
+def _ndjson(source: IO[bytes], target: int, max_record: int, live: bool) -> Iterator[Chunk]:
+    from headwater.storage.decode import ndjson_blocks
+
+    blocks = (
+        _live_lines(source.fileno(), target, max_record) if live else ndjson_blocks(_pieces(source), target, max_record)
+    )
+    line = 1
+    for block in blocks:
+        if block.strip():
+            yield Chunk(block, "ndjson", len(block), _line_of(block, line))
+        line += block.count(b"\n")
+
+
+def _line_of(block: bytes, first: int) -> Callable[[int], str]:
+    def place(row: int) -> str:
+        lines = (number for number, line in enumerate(block.split(b"\n"), first) if line.strip(b" \t\r"))
+        return f"line {next((number for index, number in enumerate(lines) if index == row), first)}"
+
+    return place
+
+
+def _live_lines(source: int, target: int, max_record: int) -> Iterator[bytes]:
+    """Whole lines as they come: at the target's size, or when nothing more came for a moment."""
+    held = bytearray()
+    while True:
+        cut = held.rfind(b"\n") + 1
+        if cut and (len(held) >= target or not select.select([source], [], [], LINGER)[0]):
+            yield bytes(held[:cut])
+            del held[:cut]
+        elif not cut and len(held) > max_record:
+            raise BodyTooLarge(f"record is longer than {max_record} bytes", hint="Send smaller records.")
+        piece = os.read(source, READ)
+        if not piece:
+            break
+        held += piece
+    if held:
+        yield bytes(held)
+
+
+# -- csv --------------------------------------------------------------------------------------------------------
+
+
+def _csv(source: IO[bytes], target: int, max_record: int) -> Iterator[Chunk]:
+    from headwater.storage.decode import csv_blocks
+
+    before = 0  # lines of earlier chunks, without the heading that each chunk repeats
+    for block in csv_blocks(_pieces(source), target, max_record):
+        yield Chunk(block, "csv", len(block), _csv_line_of(block, before))
+        before += max(0, block.count(b"\n") - 1)
+
+
+def _csv_line_of(block: bytes, before: int) -> Callable[[int], str]:
+    def place(row: int) -> str:
+        reader = csv.reader(io.StringIO(block.decode("utf-8-sig", "replace"), newline=""))
+        index, start = -2, 1
+        for cells in reader:
+            index += 1 if cells else 0
+            if index == row:
+                break
+            start = reader.line_num + 1
+        return f"line {start + before}"
+
+    return place
+
+
+# -- one json array ---------------------------------------------------------------------------------------------
+
+
+def _json(source: IO[bytes], target: int, max_record: int) -> Iterator[Chunk]:
+    held: list[str] = []
+    size = first = 0
+    for record in _json_records(source, max_record):
+        held.append(record.translate(_BREAKS))  # only space between tokens can hold a line break
+        size += len(record) + 1
+        if size >= target:
+            yield _json_chunk(held, first)
+            first, held, size = first + len(held), [], 0
+    if held:
+        yield _json_chunk(held, first)
+
+
+def _json_chunk(records: list[str], first: int) -> Chunk:
+    block = "\n".join(records).encode("utf-8", "surrogatepass")
+    return Chunk(block, "ndjson", len(block), lambda row: f"record {first + row + 1}")
+
+
+def _json_records(source: IO[bytes], max_record: int) -> Iterator[str]:
+    """The texts of an array's elements, or of the one object that the input is."""
+    text = _JsonText(source, max_record)
+    if text.peek() != "[":
+        if text.peek() == "{":
+            yield text.value()
+        if text.peek():
+            raise text.broken("it is neither one array of objects nor one object")
+        return
+    text.step()
+    if text.peek() == "]":
+        text.step()
+    else:
+        yield text.value()
+        while text.peek() == ",":
+            text.step()
+            yield text.value()
+        if text.peek() != "]":
+            raise text.broken("the array is not closed")
+        text.step()
+    if text.peek():
+        raise text.broken("there is more after the array; for one record per line use --format ndjson")
+
+
+class _JsonText:
+    """A JSON text that is read as far as it is needed, and forgotten behind the reader."""
+
+    def __init__(self, source: IO[bytes], max_record: int) -> None:
+        self._stream = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
+        self._max_record = max_record
+        self._scan = json.JSONDecoder(parse_int=lambda _: None, parse_float=lambda _: None)
+        self._text = ""
+        self._at = 0
+        self._seen = 0
+
+    def peek(self) -> str:
+        """The next character that is not space, or an empty text at the end."""
+        while True:
+            found = _SPACE.match(self._text, self._at)
+            self._at = found.end() if found else self._at
+            if self._at < len(self._text) or not self._more():
+                return self._text[self._at : self._at + 1]
+
+    def step(self) -> None:
+        self._at += 1
+
+    def value(self) -> str:
+        """The text of the next value."""
+        self.peek()
+        while True:
+            try:
+                _, end = self._scan.raw_decode(self._text, self._at)
+            except (json.JSONDecodeError, RecursionError) as error:
+                if len(self._text) - self._at > self._max_record:
+                    raise BodyTooLarge(
+                        f"record is longer than {self._max_record} bytes", hint="Send smaller records."
+                    ) from None
+                if not self._more():
+                    raise self.broken(getattr(error, "msg", "it is nested too deeply")) from None
+                continue
+            value, self._at = self._text[self._at : end], end
+            return value
+
+    def broken(self, reason: str) -> RecordsRejected:
+        return RecordsRejected(
+            "input is not a JSON array of records", detail=f"After {self._seen + self._at} characters: {reason}."
+        )
+
+    def _more(self) -> bool:
+        try:
+            more = self._stream.read(READ)
+        except UnicodeDecodeError as error:
+            raise self.broken(f"it is not valid UTF-8 ({error.reason})") from None
+        self._seen += self._at
+        self._text, self._at = self._text[self._at :] + more, 0
+        return bool(more)
+
+
+# -- columns ----------------------------------------------------------------------------------------------------
+
+
+def _tables(batches: Iterator[pa.RecordBatch], target: int) -> Iterator[Chunk]:
+    """Small batches put together and large ones cut, to requests of about the target's size."""
+    import pyarrow as pa
+
+    held: list[Any] = []
+    size = rows = first = 0
+    for batch in batches:
+        for piece in _cut(batch, target):
+            held.append(piece)
+            size, rows = size + piece.nbytes, rows + piece.num_rows
+            if size >= target:
+                yield _table_chunk(pa.Table.from_batches(held), size, first)
+                first, held, size, rows = first + rows, [], 0, 0
+    if held:
+        yield _table_chunk(pa.Table.from_batches(held), size, first)
+
+
+def _table_chunk(table: pa.Table, size: int, first: int) -> Chunk:
+    return Chunk(table, "arrow", size, lambda row: f"row {first + row + 1}")
+
+
+def _cut(batch: pa.RecordBatch, target: int) -> Iterator[pa.RecordBatch]:
+    rows = max(1, int(batch.num_rows * target / max(batch.nbytes, 1)))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _parquet_batches(source: IO[bytes], target: int) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(_seekable(source), pre_buffer=False)
+        groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+        total = sum(group.total_byte_size for group in groups)
+        rows = max(1, int(file.metadata.num_rows * target / max(total, 1)))
+        yield from file.iter_batches(batch_size=min(rows, 1024 * 1024))
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable("Parquet", error) from None
+
+
+def _arrow_batches(source: IO[bytes]) -> Iterator[pa.RecordBatch]:
+    """The batches of an Arrow IPC file or stream; what it is shows in its first bytes."""
+    import pyarrow as pa
+
+    try:
+        buffered: Any = source if hasattr(source, "peek") else io.BufferedReader(source)
+        if buffered.peek(6)[:6] == b"ARROW1":
+            file = pa.ipc.open_file(_seekable(buffered))
+            yield from (file.get_batch(index) for index in range(file.num_record_batches))
+        else:
+            yield from pa.ipc.open_stream(buffered)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise _unreadable("Arrow", error) from None
+
+
+def _seekable(source: IO[bytes]) -> IO[bytes]:
+    """The input, by way of a temporary file if it is a pipe: these formats are read from their end."""
+    if source.seekable():
+        return source
+    spooled = tempfile.TemporaryFile()  # noqa: SIM115
+    for piece in _pieces(source):
+        spooled.write(piece)
+    spooled.seek(0)
+    return spooled
+
+
+def _unreadable(kind: str, error: Exception) -> RecordsRejected:
+    return RecordsRejected(f"input is not {kind}", detail=f"{str(error).splitlines()[0].rstrip('.')}.")

@@ -1,0 +1,179 @@
+"""`headwater topic`: create, list, describe, drop. Each builds the statement that SQL would build."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from headwater.cli.screen import Screen, counted, sized
+from headwater.cli.session import Json, Quiet, Session, session_of
+
+if TYPE_CHECKING:
+    from headwater.serving.result import Result
+    from headwater.sql.schema_files import SchemaFile
+    from headwater.types import TopicDefinition
+
+app = typer.Typer(help="Create, list, describe and drop topics.", no_args_is_help=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
+
+
+@app.command("create")
+def create(
+    context: typer.Context,
+    name: Name,
+    columns: Annotated[
+        str | None, typer.Argument(metavar="COLUMNS", help="Columns in SQL: 'id BIGINT NOT NULL, at TIMESTAMP'.")
+    ] = None,
+    schema: Annotated[
+        Path | None, typer.Option("--schema", metavar="FILE", help="Columns from a .json, .sql or .avsc file.")
+    ] = None,
+    partition_by: Annotated[
+        str | None, typer.Option("--partition-by", metavar="FIELDS", help="Such as 'days(at), bucket(8, customer)'.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="A topic option; may be repeated.")
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Do nothing if there is a topic of this name.")
+    ] = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Create a topic from columns in SQL or from a schema file."""
+    if (columns is None) == (schema is None):
+        raise typer.BadParameter("give the columns either as SQL or with --schema FILE.")
+    from headwater.sql.statements import CreateTopic
+
+    definition = define(name, columns, schema, partition_by, option or [])
+    session = session_of(context)
+    _say_done(session, session.lake.execute(CreateTopic(definition, if_not_exists)))
+
+
+def define(
+    name: str, columns: str | None, file: Path | None, partition_by: str | None, options: list[str]
+) -> TopicDefinition:
+    """The definition that the command's words describe; flags win over what a file says."""
+    from headwater.sql.definition import checked_definition
+    from headwater.sql.options import render_options
+    from headwater.sql.partitioning import parse_partitioning
+    from headwater.sql.schema_files import SchemaFile
+    from headwater.sql.schema_text import parse_columns
+    from headwater.types import TopicOptions
+
+    said = _read_file(file) if file is not None else SchemaFile(parse_columns(columns or ""), (), TopicOptions())
+    parts = said.partitioning if partition_by is None else parse_partitioning(partition_by)
+    values: dict[str, object] = {**render_options(said.options, changed_only=True), **_pairs(options)}
+    return checked_definition(name, said.schema, parts, values)
+
+
+def _read_file(file: Path) -> SchemaFile:
+    from headwater.errors import HeadwaterError, InvalidSchema
+    from headwater.sql.schema_files import SchemaKind, read_schema
+
+    kind: Any = file.suffix.lower().removeprefix(".")
+    if kind not in get_args(SchemaKind):
+        raise InvalidSchema(f'schema file "{file}" is of no known kind', hint="Use a .json, .sql or .avsc file.")
+    try:
+        return read_schema(file.read_text(encoding="utf-8-sig"), kind)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSchema(f'schema file "{file}" cannot be read', detail=f"{error}.") from None
+    except HeadwaterError as error:
+        raise type(error)(f'schema file "{file}": {error.message}', detail=error.detail, hint=error.hint) from None
+
+
+def _pairs(options: list[str]) -> dict[str, object]:
+    pairs: dict[str, object] = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or not key.strip():
+            raise typer.BadParameter(f"--option takes KEY=VALUE, not {option!r}.")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+@app.command("list")
+def list_topics(context: typer.Context, json_: Json = False, quiet: Quiet = False) -> None:
+    """List the topics with their sizes."""
+    from headwater.cli.formats import json_objects, write_result
+    from headwater.sql.statements import ShowTopics
+
+    session = session_of(context)
+    result = session.lake.execute(ShowTopics())
+    if session.screen.json:
+        session.screen.write(json.dumps(json_objects(result), ensure_ascii=False) + "\n")
+    elif result.arrow().num_rows:
+        write_result(result, "table", session.screen, None)
+    else:
+        session.screen.note("no topics yet; `headwater topic create` makes one")
+
+
+@app.command("describe")
+def describe(context: typer.Context, name: Name, json_: Json = False, quiet: Quiet = False) -> None:
+    """Show a topic's columns, options, position and size."""
+    from headwater.cli.formats import write_result
+    from headwater.sql.statements import DescribeTopic
+
+    session = session_of(context)
+    result = session.lake.execute(DescribeTopic(name))
+    if session.screen.json:
+        session.screen.write(json.dumps(dict(result.info), ensure_ascii=False, default=str) + "\n")
+        return
+    write_result(result, "table", session.screen, None)
+    session.screen.write("\n" + "".join(f"{line}\n" for line in _facts(result.info)))
+
+
+def _facts(about: Any) -> list[str]:
+    facts = {
+        "description": about.get("description"),
+        "records": f"{about['records']:,} ({about['tail']:,} of them in the log)",
+        "offsets": f"committed up to {about['committed_offset']}, next {about['next_offset']}",
+        "files": f"{counted(about['files'], 'file')}, {sized(about['bytes'])}",
+        "partitioned by": ", ".join(about["partitioned_by"]),
+        "options": ", ".join(f"{name} = {value}" for name, value in about["options"].items() if value != ""),
+        "snapshot": about["snapshot"],
+        "location": about["location"],
+    }
+    return [f"{name + ':':<16}{fact}" for name, fact in facts.items() if fact not in (None, "")]
+
+
+@app.command("drop")
+def drop(
+    context: typer.Context,
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Do nothing if there is no such topic.")] = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Drop a topic with all of its records."""
+    from headwater.sql.statements import DropTopic
+
+    session = session_of(context)
+    if not yes:
+        _confirm(session.screen, name)
+    _say_done(session, session.lake.execute(DropTopic(name, if_exists)))
+
+
+def _confirm(screen: Screen, name: str) -> None:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise typer.BadParameter(f'dropping "{name}" deletes its records: add --yes, as nobody can be asked here.')
+    if not typer.confirm(f'Drop topic "{name}" and all of its records?', err=True):
+        screen.note("nothing was dropped")
+        raise typer.Exit(1)
+
+
+def _say_done(session: Session, result: Result) -> None:
+    status = str(result.rows()[0]["status"])
+    if session.screen.json:
+        document = {"status": status, "notices": list(result.notices)}
+        session.screen.write(json.dumps(document, ensure_ascii=False) + "\n")
+        return
+    for notice in result.notices:
+        session.screen.note(f"note: {notice}")
+    if not session.screen.quiet:
+        session.screen.write(status + "\n")
