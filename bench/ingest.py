@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,11 @@ def chunks(path: Path) -> Iterator[bytes]:
 
 
 def ours(lake: Lake, topic: str, path: Path) -> None:
-    """Produce the file and commit all of it."""
+    """Produce the file with two requests under way (one is decoded while the other waits for the disk), and commit."""
     handle = lake.topic(topic)
-    for chunk in chunks(path):
-        handle.append(chunk)
+    with ThreadPoolExecutor(2) as producers:
+        for acknowledged in producers.map(handle.append, chunks(path)):
+            assert acknowledged.rows
     handle.flush()
 
 

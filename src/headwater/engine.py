@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, assert_never
 
 import pyarrow as pa
 
-from headwater.catalog.iceberg import Tables, create_catalog_file, open_catalog
+from headwater.catalog.iceberg import Tables, create_catalog_file, file_location, open_catalog
 from headwater.catalog.topics import Topic, Topics
 from headwater.config import LakePaths, Settings, load_settings
 from headwater.errors import Backpressure, LakeExists, RecordsRejected, TopicExists, TopicNotFound
@@ -173,7 +173,7 @@ class Lake:
         from headwater.spark.packages import ensure_packages
 
         settings = SparkSettings(
-            warehouse=self.paths.warehouse.as_uri(),
+            warehouse=file_location(self.paths.warehouse),
             catalog_uri=f"jdbc:sqlite:file:{self.paths.catalog}?busy_timeout=30000&journal_mode=WAL",
             scratch=self.paths.scratch,
             master=self.settings.spark_master,

@@ -112,7 +112,7 @@ Codec = Literal["none", "snappy", "gzip", "lz4", "zstd", "brotli"]
 
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
-    """What `WITH (...)` sets, in base units (bytes, seconds, rows). Defaults are documented in docs/reference/options.md."""
+    """What `WITH (...)` sets, in base units (bytes, seconds, rows); docs/reference/options.md explains each."""
 
     compression: Codec = "zstd"
     compression_level: int | None = None

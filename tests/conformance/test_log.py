@@ -50,7 +50,7 @@ def part(*values: int, topic: LogTopic = ORDERS, dedup: Dedup | None = None) -> 
 
 
 def append(log: Log, *parts: Part, producer: str | None = None, sequence: int = 0) -> list[Offsets]:
-    ack = log.append(Append(parts, producer, sequence)).result(timeout=30)
+    ack = log.append(Append(parts, producer, sequence))
     return [each.offsets for each in ack.parts]
 
 
@@ -118,7 +118,7 @@ def test_trimming_many_entries(log: Log) -> None:
 
 def test_a_repeated_sequence_is_acknowledged_again_and_stored_once(log: Log) -> None:
     first = append(log, part(1, 2), producer="p", sequence=7)
-    ack = log.append(Append((part(1, 2),), "p", 7)).result()
+    ack = log.append(Append((part(1, 2),), "p", 7))
     assert ack.repeated
     assert [each.offsets for each in ack.parts] == first
     assert values(log) == [1, 2]
@@ -154,9 +154,9 @@ def test_sequences_are_forgotten_after_their_horizon(log: Log, clock: Clock) -> 
 
 
 def test_the_first_record_of_a_key_is_kept(log: Log) -> None:
-    ack = log.append(Append((part(1, 2, 3, dedup=Dedup((b"a", b"a", None), 10.0)),))).result()
+    ack = log.append(Append((part(1, 2, 3, dedup=Dedup((b"a", b"a", None), 10.0)),)))
     assert (ack.parts[0].offsets, ack.parts[0].duplicates) == (Offsets(0, 2), 1)
-    ack = log.append(Append((part(4, 5, 6, dedup=Dedup((b"a", b"b", None), 10.0)),))).result()
+    ack = log.append(Append((part(4, 5, 6, dedup=Dedup((b"a", b"b", None), 10.0)),)))
     assert (ack.parts[0].offsets, ack.parts[0].duplicates) == (Offsets(2, 4), 1)
     assert values(log) == [1, 3, 5, 6]
 

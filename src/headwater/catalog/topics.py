@@ -17,7 +17,7 @@ from headwater.catalog.definitions import (
     table_schema,
     topic_definition,
 )
-from headwater.catalog.iceberg import Tables
+from headwater.catalog.iceberg import Tables, named_errors
 from headwater.errors import TopicExists, TopicNotFound
 from headwater.types import TOPICS, TableName, TopicDefinition
 
@@ -62,23 +62,33 @@ class Topics:
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
+        self._loaded: dict[str, Topic] = {}
 
     def create(self, definition: TopicDefinition) -> Topic:
         """Make the topic's table; TopicExists if the name is taken."""
         schema = table_schema(definition)
         name = TableName.topic(definition.name)
         try:
-            table = self.tables.catalog.create_table(
-                name.identifier,
-                schema,
-                partition_spec=partition_spec(definition, schema),
-                properties=table_properties(definition),
-            )
+            with named_errors():
+                table = self.tables.catalog.create_table(
+                    name.identifier,
+                    schema,
+                    location=self._new_location(name),
+                    partition_spec=partition_spec(definition, schema),
+                    properties=table_properties(definition),
+                )
         except TableAlreadyExistsError:
             raise TopicExists(
                 f'topic "{definition.name}" already exists', hint="Use IF NOT EXISTS, or drop it first."
             ) from None
         return Topic(definition, table)
+
+    def _new_location(self, name: TableName) -> str:
+        from ulid import ULID
+
+        # Not the name alone: whoever drops a topic deletes its folder, and must not meet one made anew meanwhile.
+        warehouse = self.tables.catalog.properties["warehouse"].rstrip("/")
+        return f"{warehouse}/{name.namespace}/{name.name}-{str(ULID()).lower()}"
 
     def load(self, name: str) -> Topic:
         """The topic as it is now; TopicNotFound with a suggestion otherwise."""
@@ -86,15 +96,20 @@ class Topics:
             table = self.tables.load(TableName.topic(name))
         except NoSuchTableError:
             raise self._not_found(name) from None
-        metadata = table.metadata
-        return Topic(topic_definition(name, table.schema(), table.spec(), metadata.properties), table)
+        if (loaded := self._loaded.get(name)) is not None and loaded.table is table:
+            return loaded
+        definition = topic_definition(name, table.schema(), table.spec(), table.metadata.properties)
+        topic = self._loaded[name] = Topic(definition, table)
+        return topic
 
     def exists(self, name: str) -> bool:
-        return bool(self.tables.catalog.table_exists(TableName.topic(name).identifier))
+        with named_errors():
+            return bool(self.tables.catalog.table_exists(TableName.topic(name).identifier))
 
     def names(self) -> list[str]:
         """The names of all topics, sorted."""
-        return sorted(identifier[-1] for identifier in self.tables.catalog.list_tables(TOPICS))
+        with named_errors():
+            return sorted(identifier[-1] for identifier in self.tables.catalog.list_tables(TOPICS))
 
     def all(self) -> list[Topic]:
         """All topics; a table in the namespace that is no topic is left out."""
@@ -112,7 +127,8 @@ class Topics:
         """Remove the topic from the catalog; its files stay until the caller deletes them."""
         topic = self.load(name)
         try:
-            self.tables.catalog.drop_table(topic.table_name.identifier)
+            with named_errors():
+                self.tables.catalog.drop_table(topic.table_name.identifier)
         except NoSuchTableError:
             raise self._not_found(name) from None
         self.tables.forget(topic.table_name)

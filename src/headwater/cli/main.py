@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from headwater.cli import doctor, lake, produce, query, sql, topic
-from headwater.cli.failures import INTERRUPTED, debugging, report, report_bug, report_usage
+from headwater.cli.failures import INTERRUPTED, WRONG_USAGE, debugging, report, report_bug, report_usage
 from headwater.cli.screen import Screen
 from headwater.cli.session import Session
 from headwater.errors import HeadwaterError, HeadwaterWarning
@@ -98,6 +98,9 @@ def main(arguments: list[str]) -> int:
 
 def _usage(wrong: typer.TyperException, screen: Screen) -> int:
     context = getattr(wrong, "ctx", None)
+    if type(wrong).__name__ == "NoArgsIsHelpError" and not screen.json:  # its message is the help, not a mistake
+        sys.stderr.write(f"{wrong.format_message()}\n")
+        return WRONG_USAGE
     usage = ""
     if context is not None:
         usage = f"{context.get_usage()}\nTry '{context.command_path} --help' for help.\n"

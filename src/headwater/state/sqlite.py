@@ -37,7 +37,7 @@ def transaction(connection: sqlite3.Connection, *, write: bool) -> Iterator[sqli
         raise
 
 
-def storage_error(error: Exception, path: Path) -> HeadwaterError:
+def storage_error(error: BaseException, path: Path) -> HeadwaterError:
     """What a failing SQLite file means to a user."""
     text = str(error)
     if "locked" in text or "busy" in text:

@@ -17,7 +17,6 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from headwater.errors import Conflict, StaleCommit
-from headwater.storage.writer import local_path, sync_file
 from headwater.types import Offsets
 
 log = logging.getLogger(__name__)
@@ -82,18 +81,7 @@ def _commit(table: Table, files: Sequence[DataFile], consumed: Offsets, position
                 snapshot.append_data_file(file)
     current = table.metadata.current_snapshot()
     assert current is not None
-    _sync_metadata(table)
     return Committed(current.snapshot_id, consumed, len(files), _rows(files), _bytes(files))
-
-
-def _sync_metadata(table: Table) -> None:
-    """Metadata must be on disk before the log forgets the records it describes."""
-    current = table.metadata.current_snapshot()
-    if current is None or not table.metadata_location.startswith("file:"):
-        return
-    added = [m.manifest_path for m in current.manifests(table.io) if m.added_snapshot_id == current.snapshot_id]
-    for path in (*added, current.manifest_list, table.metadata_location):
-        sync_file(local_path(path))
 
 
 def _landed(table: Table, consumed: Offsets, position: Position) -> int | None:

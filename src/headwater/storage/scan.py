@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from threading import Lock
+from uuid import UUID
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import (
@@ -23,11 +24,14 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
 from headwater.errors import Unavailable
 
 MAX_CACHED_FILES = 200_000
+MAX_CACHED_LISTS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,26 @@ class FileScan:
 
 
 class ManifestCache:
-    """Entries of manifests by path, up to a number of files, the least recently used leaving first."""
+    """What manifests and their lists say, by path, up to a number of files, the least recently used leaving first."""
 
     def __init__(self, max_files: int = MAX_CACHED_FILES) -> None:
         self._max_files = max_files
         self._files = 0
         self._held: OrderedDict[str, tuple[DataFile, ...]] = OrderedDict()
+        self._lists: OrderedDict[str, tuple[ManifestFile, ...]] = OrderedDict()
         self._lock = Lock()
+
+    def manifests(self, snapshot: Snapshot, io: FileIO) -> tuple[ManifestFile, ...]:
+        """The manifests that the snapshot lists."""
+        with self._lock:
+            if (held := self._lists.get(snapshot.manifest_list)) is not None:
+                return held
+        found = tuple(snapshot.manifests(io))
+        with self._lock:
+            self._lists[snapshot.manifest_list] = found
+            while len(self._lists) > MAX_CACHED_LISTS:
+                self._lists.popitem(last=False)
+        return found
 
     def files(self, manifest: ManifestFile, io: FileIO) -> tuple[DataFile, ...]:
         """The live data files that the manifest lists."""
@@ -92,7 +109,7 @@ def plan_scan(table: Table, snapshot_id: int | None, row_filter: BooleanExpressi
     kept: list[DataFile] = []
     total = by_partition = by_statistics = 0
     metrics = _metrics(schema, row_filter)
-    for manifest in snapshot.manifests(table.io):
+    for manifest in cache.manifests(snapshot, table.io):
         spec_id = manifest.partition_spec_id
         if spec_id not in pruners:
             pruners[spec_id] = _Pruner.of(schema, specs[spec_id], row_filter)
@@ -125,7 +142,13 @@ class _Pruner:
         if isinstance(projected, AlwaysTrue):
             return cls(lambda _: True, lambda _: True)
         evaluate = expression_evaluator(Schema(*spec.partition_type(schema).fields), projected, case_sensitive=True)
-        return cls(manifest_evaluator(spec, schema, projected), lambda file: evaluate(file.partition))
+        return cls(manifest_evaluator(spec, schema, projected), lambda file: evaluate(_comparable(file.partition)))
+
+
+def _comparable(partition: Record) -> Record:
+    """A partition's values in the form that a filter's literals have: PyIceberg keeps UUIDs as bytes there."""
+    values = [partition[position] for position in range(len(partition))]
+    return Record(*(value.bytes if isinstance(value, UUID) else value for value in values))
 
 
 def _metrics(schema: Schema, row_filter: BooleanExpression) -> Callable[[DataFile], bool]:

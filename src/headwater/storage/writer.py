@@ -6,15 +6,14 @@ least used file when too many partitions are open, and makes every file durable 
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +29,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
+from headwater.catalog.durable_files import sync_file
 from headwater.storage.encodings import choose_encodings
 from headwater.storage.schemas import arrow_schema
 from headwater.types import Codec
@@ -100,7 +100,8 @@ class PartitionedWriter:
         """Delete what was written; nothing refers to it."""
         for key in list(self._open):
             open_file = self._open.pop(key)
-            open_file.writer.close()
+            with suppress(OSError, pa.ArrowException):  # what broke the write may break the footer too
+                open_file.writer.close()
             local_path(open_file.path).unlink(missing_ok=True)
         for done in self._done:
             local_path(done.file_path).unlink(missing_ok=True)
@@ -141,11 +142,12 @@ class PartitionedWriter:
         open_file.written = local_path(open_file.path).stat().st_size
 
     def _finish(self, key: tuple[Any, ...]) -> None:
-        open_file = self._open.pop(key)
+        open_file = self._open[key]  # stays there until it is done, so that `abort` finds it
         self._drain(open_file)
         open_file.writer.close()
         sync_file(local_path(open_file.path))
         self._done.append(data_file(open_file.path, open_file.partition, self._target))
+        del self._open[key]
 
 
 def parquet_options(layout: Layout, first: pa.Table) -> dict[str, Any]:
@@ -230,15 +232,5 @@ def data_file(path: str, partition: Record, target: Target) -> DataFile:
 
 
 def local_path(location: str) -> Path:
-    """The path behind a `file:` location."""
-    return Path(unquote(urlparse(location).path)) if "://" in location else Path(location)
-
-
-def sync_file(path: Path) -> None:
-    """Make a file and its name durable."""
-    for name in (path, path.parent):
-        handle = os.open(name, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    """The path behind a `file:` location, taken literally as Iceberg's readers do: `%` stands for itself."""
+    return Path(location.removeprefix("file://") if location.startswith("file://") else location.removeprefix("file:"))

@@ -1,7 +1,8 @@
 """Drain the log into the table: Spark tasks write Parquet, one Iceberg commit carries files and offsets, then a trim.
 
 Crash behaviour: before the commit, files are orphans and the log still has every record; after it, the table has them
-and the position says so, and the next run trims what is left over.
+and the position says so, and the next run trims what is left over. Whoever comes second to a range finds the position
+moved (StaleCommit), removes its own files and has lost nothing but time.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import DataFile
 
 from headwater.catalog.definitions import P_OFFSET, S_FROM, S_TO
 from headwater.catalog.topics import Topic, Topics
+from headwater.errors import Corrupt, HeadwaterError, StaleCommit
 from headwater.observability.failpoints import failpoint
-from headwater.storage.commit import Position, append
-from headwater.storage.writer import Layout, PartitionedWriter, Target
+from headwater.storage.commit import Committed, Position, append
+from headwater.storage.writer import Layout, PartitionedWriter, Target, local_path
+from headwater.topics.ingest_failures import STORAGE, came_too_late, ingest_error
 from headwater.topics.ingest_plan import Ingest, IngestPlan, Wait, plan_ingest, split
 from headwater.topics.log import Entry, Log, LogTopic
+from headwater.topics.log_entries import check_dense
 from headwater.types import OFFSET, TIMESTAMP, Offsets
 
 if TYPE_CHECKING:
@@ -54,9 +59,14 @@ def log_topic(topic: Topic) -> LogTopic:
 
 def with_system_columns(batch: pa.RecordBatch, offsets: Offsets, appended_at: int) -> pa.RecordBatch:
     """The batch with `_offset` and `_timestamp` appended."""
-    numbers = pa.array(np.arange(offsets.start, offsets.end, dtype=np.int64))
-    stamps = pa.array(np.full(len(offsets), appended_at, dtype=np.int64)).cast(pa.timestamp("us", "UTC"))
+    numbers = _column(pa.int64(), np.arange(offsets.start, offsets.end, dtype=np.int64))
+    stamps = _column(pa.timestamp("us", "UTC"), np.full(len(offsets), appended_at, dtype=np.int64))
     return pa.RecordBatch.from_arrays([*batch.columns, numbers, stamps], names=[*batch.schema.names, OFFSET, TIMESTAMP])
+
+
+def _column(of: pa.DataType, values: np.ndarray) -> pa.Array:
+    # Not pa.array: its first call imports pandas, which a short-lived process would notice.
+    return pa.Array.from_buffers(of, len(values), [None, pa.py_buffer(values)])
 
 
 class Ingester:
@@ -85,7 +95,7 @@ class Ingester:
         topic = self._topics.load(name)
         plan = plan_ingest(
             topic.definition.options,
-            self._log.entries(log_topic(topic), topic.committed),
+            self._entries(topic),
             now=self._now(),
             last_commit=self._last_commit.get(topic.id, 0.0),
             max_bytes=self._max_bytes,
@@ -93,36 +103,63 @@ class Ingester:
         )
         return topic, plan
 
+    def _entries(self, topic: Topic) -> list[Entry]:
+        entries = self._log.entries(log_topic(topic), topic.committed)
+        if not entries:
+            return []
+        found = Offsets(topic.committed, entries[-1].offsets.end)
+        if entries[0].offsets.start > found.start and self._moved(topic):
+            raise came_too_late(topic.name, found)  # another committed and trimmed since the topic was loaded
+        check_dense(log_topic(topic), entries, found.start, found.end)
+        return entries
+
+    def _moved(self, topic: Topic) -> bool:
+        now = self._topics.load(topic.name)
+        return (now.id, now.committed) != (topic.id, topic.committed)
+
     def run(self, name: str, *, force: bool = False) -> Ingested | Wait:
         """One commit of the topic, if one is due."""
         topic, plan = self.plan(name, force=force)
         if isinstance(plan, Ingest):
             return self._commit(topic, plan)
-        if self._log.stats(log_topic(topic)).start < topic.committed:
-            self._log.trim(log_topic(topic), topic.committed)  # a crash came between a commit and its trim
+        self._trim_committed(topic)
         return plan
 
+    def _trim_committed(self, topic: Topic) -> None:
+        """Forget what a crash between a commit and its trim left in the log."""
+        if self._log.stats(log_topic(topic)).start < topic.committed:
+            self._log.trim(log_topic(topic), topic.committed)
+
     def drain(self, name: str, progress: Callable[[Ingested], None] = lambda _: None) -> list[Ingested]:
-        """Commit everything that waited when this was called."""
+        """See that everything that waited when this was called is committed, by this ingester or by another."""
         topic = self._topics.load(name)
         end = self._log.stats(log_topic(topic)).end
         done: list[Ingested] = []
-        while self._topics.load(name).committed < end:
-            outcome = self.run(name, force=True)
+        while (now := self._topics.load(name)).committed < end and now.id == topic.id:
+            try:
+                outcome = self.run(name, force=True)
+            except StaleCommit:
+                continue  # another ingester has moved the position, so this ends
             if isinstance(outcome, Wait):
                 break
             progress(outcome)
             done.append(outcome)
+        self._trim_committed(now)
         return done
 
     def _commit(self, topic: Topic, plan: Ingest) -> Ingested:
+        try:
+            return self._write_and_commit(topic, plan)
+        except STORAGE as failed:
+            raise ingest_error(failed, topic.name) from failed
+
+    def _write_and_commit(self, topic: Topic, plan: Ingest) -> Ingested:
         started = time.perf_counter()
         failpoint("ingest.planned")
-        files = write_files(self._spark(), self._log_path, target(topic), plan.entries)
+        files = self._write(topic, plan)
         failpoint("ingest.file_written")
         failpoint("ingest.before_commit")
-        tables = self._topics.tables
-        committed = append(lambda: tables.load_for_commit(topic.table_name), files, plan.consumed, POSITION, topic.id)
+        committed = self._append(topic, plan, files)
         failpoint("ingest.after_commit")
         self._last_commit[topic.id] = self._now()
         failpoint("ingest.before_trim")
@@ -132,6 +169,28 @@ class Ingester:
         return Ingested(
             topic.name, plan.consumed, committed.snapshot_id, committed.files, committed.bytes, seconds, plan.reason
         )
+
+    def _write(self, topic: Topic, plan: Ingest) -> list[DataFile]:
+        try:
+            files = write_files(self._spark(), self._log_path, target(topic), plan.entries)
+        except (HeadwaterError, *STORAGE) as failed:
+            if self._moved(topic):  # entries that were planned for have left the log
+                raise came_too_late(topic.name, plan.consumed) from failed
+            raise
+        rows = sum(file.record_count for file in files)
+        if rows != len(plan.consumed):
+            remove_files(files)
+            raise Corrupt(f'files of topic "{topic.name}" hold {rows} rows instead of {len(plan.consumed)}')
+        return files
+
+    def _append(self, topic: Topic, plan: Ingest, files: Sequence[DataFile]) -> Committed:
+        tables = self._topics.tables
+        try:
+            return append(lambda: tables.load_for_commit(topic.table_name), files, plan.consumed, POSITION, topic.id)
+        except (StaleCommit, NoSuchTableError) as late:
+            remove_files(files)  # no table will ever refer to them
+            self._topics.load(topic.name)  # TopicNotFound, if that is why
+            raise came_too_late(topic.name, plan.consumed) from late
 
 
 def target(topic: Topic) -> Target:
@@ -148,16 +207,31 @@ def target(topic: Topic) -> Target:
 
 
 def write_files(spark: SparkSession, log_path: Path, into: Target, entries: Sequence[Entry]) -> list[DataFile]:
-    """Write the entries by a Spark job; the files are durable, and in no table yet."""
+    """Write the entries by a Spark job; the files are durable, and in no table yet. A failure leaves none of them."""
     context = spark.sparkContext
     splits = split(entries, int(context.defaultParallelism))
 
-    def task(assigned: Iterator[Sequence[Entry]]) -> Iterator[list[DataFile]]:
+    def task(assigned: Iterator[Sequence[Entry]]) -> Iterator[list[DataFile] | HeadwaterError]:
         for entries in assigned:
-            yield write_entries(log_path, into, entries)
+            try:
+                yield write_entries(log_path, into, entries)
+            except (HeadwaterError, *STORAGE) as failed:
+                # As a value: Spark would turn it into text, and the files of other tasks would stay.
+                yield ingest_error(failed, into.table)
 
-    written = context.parallelize(splits, len(splits)).mapPartitions(task).collect()
-    return [file for files in written for file in files]
+    outcomes = context.parallelize(splits, len(splits)).mapPartitions(task).collect()
+    files = [file for outcome in outcomes if isinstance(outcome, list) for file in outcome]
+    for outcome in outcomes:
+        if isinstance(outcome, HeadwaterError):
+            remove_files(files)
+            raise outcome
+    return files
+
+
+def remove_files(files: Sequence[DataFile]) -> None:
+    """Delete written files that no snapshot refers to."""
+    for file in files:
+        local_path(file.file_path).unlink(missing_ok=True)
 
 
 def write_entries(log_path: Path, into: Target, entries: Sequence[Entry]) -> list[DataFile]:

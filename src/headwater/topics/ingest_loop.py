@@ -6,7 +6,7 @@ import logging
 import threading
 
 from headwater.catalog.topics import Topic, Topics
-from headwater.errors import HeadwaterError, StaleCommit, TopicNotFound
+from headwater.errors import StaleCommit, TopicNotFound
 from headwater.observability.metrics import Metrics
 from headwater.state.leases import Leases
 from headwater.topics.ingest import Ingested, Ingester, log_topic
@@ -50,7 +50,7 @@ class IngestLoop:
         while not self._stop.is_set():
             try:
                 names = self._topics.names()
-            except HeadwaterError as failed:
+            except Exception as failed:  # whatever it is, it must not end the ingest of this process
                 log.warning("topics cannot be listed", extra={"error": str(failed)})
                 names = []
             for name in names:
@@ -92,7 +92,10 @@ class IngestLoop:
 
         def renew() -> None:
             while not done.wait(self._ttl / 3):
-                self._leases.renew(f"ingest:{name}")
+                try:
+                    self._leases.renew(f"ingest:{name}")
+                except Exception as failed:  # a lost lease costs work, never records: commits are fenced
+                    log.warning("lease was not renewed", extra={"topic": name, "error": str(failed)})
 
         renewer = threading.Thread(target=renew, name="headwater-lease", daemon=True)
         renewer.start()

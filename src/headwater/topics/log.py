@@ -6,7 +6,6 @@ from the first offset that its snapshot lacks; what was trimmed meanwhile is in 
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -98,8 +97,8 @@ class LogStats:
 class Log(Protocol):
     """Implemented on SQLite (embedded) and, later, on Kafka."""
 
-    def append(self, request: Append) -> Future[LogAck]:
-        """Store the request; the future resolves once it is on disk."""
+    def append(self, request: Append) -> LogAck:
+        """Store the request, together with what other threads send meanwhile; returns once it is on disk."""
         ...
 
     def stats(self, topic: LogTopic) -> LogStats: ...
@@ -109,7 +108,7 @@ class Log(Protocol):
         ...
 
     def tail(self, topic: LogTopic, start: int) -> list[TailBatch] | None:
-        """The rows from `start` on, dense, at one moment; None when some of them were trimmed already."""
+        """The rows from `start` on, dense, at one moment; None when some were trimmed or the topic was dropped."""
         ...
 
     def trim(self, topic: LogTopic, before: int) -> None:

@@ -1,4 +1,4 @@
-"""The log on SQLite: Arrow payloads in a WAL-mode file, one writer thread, group commit.
+"""The log on SQLite: Arrow payloads in a WAL-mode file, with group commit.
 
 Order within a commit: check everything, then write, then one fsync (SQLite's COMMIT with synchronous=FULL), then the
 acknowledgements. A crash before the COMMIT leaves nothing of the group; a crash after it leaves all of it.
@@ -9,12 +9,11 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 import pyarrow as pa
 
@@ -33,6 +32,7 @@ from headwater.topics.log_entries import (
 )
 from headwater.types import Offsets
 
+# An entry's id is never given twice (AUTOINCREMENT): caches of other processes and running ingests hold on to ids.
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS log_topics(
     id INTEGER PRIMARY KEY, topic TEXT NOT NULL UNIQUE, name TEXT NOT NULL, next_offset INTEGER NOT NULL,
@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS log_topics(
     dropped INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS log_schemas(id INTEGER PRIMARY KEY, schema BLOB NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS log_entries(
-    id INTEGER PRIMARY KEY, topic INTEGER NOT NULL, first_offset INTEGER NOT NULL, rows INTEGER NOT NULL,
+    id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER NOT NULL, first_offset INTEGER NOT NULL, rows INTEGER NOT NULL,
     appended_at INTEGER NOT NULL, schema INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum INTEGER NOT NULL,
     payload BLOB NOT NULL);
 CREATE UNIQUE INDEX IF NOT EXISTS log_entries_offset ON log_entries(topic, first_offset);
@@ -60,7 +60,7 @@ class _Waiting:
     request: Append
     payloads: list[list[Payload]]
     digest: bytes
-    future: Future[LogAck]
+    outcome: LogAck | HeadwaterError | None = None
 
     @property
     def bytes(self) -> int:
@@ -88,44 +88,46 @@ class SqliteLog:
         self._readers: list[sqlite3.Connection] = []
         self._schemas: dict[int, pa.Schema] = {}
         self._tail = TailCache(max_tail_bytes)
-        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._queue: deque[_Waiting] = deque()
         self._closed = False
-        self._db = connect(path, busy_timeout)
+        self._lock = threading.Lock()
         with named_errors(path):
+            self._db = connect(path, busy_timeout)
             self._db.executescript(SCHEMA)
-        self._thread = threading.Thread(target=self._write_forever, name="headwater-log", daemon=True)
-        self._thread.start()
 
     # -- appending ----------------------------------------------------------------------------------------------
 
-    def append(self, request: Append) -> Future[LogAck]:
-        """Serialise here, in the caller's thread; the writer thread stores it with whatever else waits."""
-        if self._closed:
-            raise Unavailable(f'log "{self._path.name}" is closed')
+    def append(self, request: Append) -> LogAck:
+        """Store the request with whatever else waits: who gets the lock commits for all, others find it done."""
         # With a deduplication key the rows to keep are only known inside the transaction.
         payloads = [[serialise(batch) for batch in part.batches] for part in request.parts]
-        waiting = _Waiting(request, payloads, digest(payloads) if request.producer else b"", Future())
-        self._queue.put(waiting)
-        return waiting.future
+        waiting = _Waiting(request, payloads, digest(payloads) if request.producer else b"")
+        self._queue.append(waiting)
+        try:
+            with self._lock:
+                while waiting.outcome is None:
+                    self._commit(self._group())
+        finally:
+            if waiting.outcome is None:  # interrupted while it waited: nobody is to store it later
+                with suppress(ValueError):
+                    self._queue.remove(waiting)
+        if isinstance(waiting.outcome, LogAck):
+            return waiting.outcome
+        raise waiting.outcome
 
-    def _write_forever(self) -> None:
-        while (first := self._queue.get()) is not None:
-            group, size = [first], first.bytes
-            while size < GROUP_BYTES:
-                try:
-                    more = self._queue.get_nowait()
-                except Empty:
-                    break
-                if more is None:
-                    self._queue.put(None)
-                    break
-                group.append(more)
-                size += more.bytes
-            self._commit(group)
+    def _group(self) -> list[_Waiting]:
+        """What waits, in order, up to a number of bytes."""
+        group, size = [self._queue.popleft()], 0
+        while self._queue and size < GROUP_BYTES:
+            group.append(self._queue.popleft())
+            size += group[-1].bytes
+        return group
 
     def _commit(self, group: list[_Waiting]) -> None:
         outcomes: list[LogAck | HeadwaterError] = []
         try:
+            if self._closed:
+                raise Unavailable(f'log "{self._path.name}" is closed')
             with transaction(self._db, write=True):
                 for waiting in group:
                     try:
@@ -134,15 +136,15 @@ class SqliteLog:
                         outcomes.append(refused)
                 failpoint("log.before_commit")
             failpoint("log.after_commit")
-        except Exception as failed:
-            for waiting in group:
-                waiting.future.set_exception(storage_error(failed, self._path))
-            return
-        for waiting, outcome in zip(group, outcomes, strict=True):
-            if isinstance(outcome, HeadwaterError):
-                waiting.future.set_exception(outcome)
-            else:
-                waiting.future.set_result(outcome)
+        except BaseException as failed:
+            outcomes = [failed if isinstance(failed, HeadwaterError) else storage_error(failed, self._path)] * len(
+                group
+            )
+            if not isinstance(failed, Exception):
+                raise
+        finally:  # also when interrupted: whoever waits must learn of it
+            for waiting, outcome in zip(group, outcomes, strict=True):
+                waiting.outcome = outcome
 
     def _store(self, waiting: _Waiting) -> LogAck:
         request = waiting.request
@@ -205,6 +207,7 @@ class SqliteLog:
     def _store_part(self, part: Part, topic: int, payloads: list[Payload]) -> PartAck:
         # Read again, not from the row seen at the start: one request may name a topic twice.
         offset, last = self._db.execute("SELECT next_offset, last_at FROM log_topics WHERE id = ?", (topic,)).fetchone()
+        offset = max(offset, part.topic.committed)  # a log older than its table must not give the table's offsets again
         at = max(self._now(), last)
         duplicates = 0
         if part.dedup is not None:
@@ -280,7 +283,7 @@ class SqliteLog:
         with named_errors(self._path), transaction(self._reader(), write=False) as db:
             row = _topic(db, topic)
             if row is None:
-                return []
+                return None if _is_dropped(db, topic) else []
             row_id, end, trimmed, _ = row
             if trimmed > start:
                 return None
@@ -364,14 +367,17 @@ class SqliteLog:
             yield db
 
     def close(self) -> None:
-        """Store what waits, then stop."""
-        if self._closed:
-            return
-        self._closed = True
-        self._queue.put(None)
-        self._thread.join()
+        """Finish the commit under way, then stop."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         for connection in (*self._readers, self._db):
             connection.close()
+
+
+def _is_dropped(db: sqlite3.Connection, topic: LogTopic) -> bool:
+    return db.execute("SELECT 1 FROM log_topics WHERE topic = ? AND dropped", (topic.id,)).fetchone() is not None
 
 
 def _topic(db: sqlite3.Connection, topic: LogTopic) -> tuple[int, int, int, int] | None:

@@ -69,7 +69,7 @@ class Producer:
         if decoded.rejects and not dead_letters:
             raise rejection(name, decoded, self._max_rejects)
         failpoint("produce.validated")
-        ack = self._log.append(self._request(topic, decoded, source)).result()
+        ack = self._log.append(self._request(topic, decoded, source))
         failpoint("produce.before_ack")
         return _ack(topic, decoded, ack)
 
@@ -144,9 +144,9 @@ def entries_of(table: pa.Table) -> Iterator[pa.RecordBatch]:
     """The table as log entries: whole batches of at most ENTRY_ROWS rows and about ENTRY_BYTES bytes."""
     if table.num_rows == 0:
         return
-    per_row = max(1, table.nbytes // table.num_rows)
+    combined = table.combine_chunks()  # first: where entries are cut must not depend on how the body arrived
+    per_row = max(1, combined.nbytes // combined.num_rows)
     rows = max(1, min(ENTRY_ROWS, ENTRY_BYTES // per_row))
-    combined = table.combine_chunks()
     for start in range(0, combined.num_rows, rows):
         yield from combined.slice(start, rows).to_batches()
 

@@ -160,8 +160,10 @@ def _plan_list(source: pa.DataType, target: ListType, leaf: Leaf) -> Convert | N
         return None
 
     def convert(column: pa.Array) -> pa.Array:
-        values = _inner(element, column.flatten(), target.element_type, target.element_required)
         lengths = pc.fill_null(pc.list_value_length(column), 0)
+        # flatten() cannot make an empty array of a type that holds UUIDs, so it is not asked to.
+        flat = column.flatten() if pc.sum(lengths).as_py() else column.values.slice(0, 0)
+        values = _inner(element, flat, target.element_type, target.element_required)
         return pa.ListArray.from_arrays(_offsets(lengths), values, type=wanted, mask=_nulls(column))
 
     return convert

@@ -139,7 +139,11 @@ def _read(data: bytes | memoryview, options: pj.ParseOptions) -> pa.Table:
 
 
 def _parse(data: bytes | memoryview, options: pj.ParseOptions, block: int) -> pa.Table:
-    reading = pj.ReadOptions(use_threads=len(data) > block, block_size=block)
+    if len(data) <= block:
+        # `read_json` would hand even this to another thread, and waking one costs a small body more than parsing it.
+        reading = pj.ReadOptions(use_threads=False, block_size=block)
+        return pj.open_json(pa.BufferReader(data), parse_options=options, read_options=reading).read_all()
+    reading = pj.ReadOptions(use_threads=True, block_size=block)
     return pj.read_json(pa.BufferReader(data), parse_options=options, read_options=reading)
 
 
