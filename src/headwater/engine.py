@@ -319,8 +319,10 @@ class Lake:
             self.metrics.repeated.labels(ack.topic).inc()
             return
         self.metrics.records.labels(ack.topic).inc(ack.rows)
-        self.metrics.duplicates.labels(ack.topic).inc(ack.duplicates)
-        self.metrics.dead.labels(ack.topic).inc(ack.dead)
+        if ack.duplicates:
+            self.metrics.duplicates.labels(ack.topic).inc(ack.duplicates)
+        if ack.dead:
+            self.metrics.dead.labels(ack.topic).inc(ack.dead)
 
     def flush(self, name: str | None = None, progress: Callable[[Ingested], None] = lambda _: None) -> list[Ingested]:
         """Commit what waits in the log now."""

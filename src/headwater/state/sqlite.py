@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headwater.errors import Corrupt, HeadwaterError, StorageBusy
 
-_PAGE = 16_384
+_PAGE = 8_192
 
 
 def connect(path: Path, busy_timeout: float, *, read_only: bool = False) -> sqlite3.Connection:
@@ -20,7 +20,7 @@ def connect(path: Path, busy_timeout: float, *, read_only: bool = False) -> sqli
         connection.execute(f"PRAGMA page_size={_PAGE}")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA wal_autocheckpoint=8000")
+        connection.execute("PRAGMA wal_autocheckpoint=16000")
     return connection
 
 

@@ -87,6 +87,7 @@ class SqliteLog:
         self._local = threading.local()
         self._readers: list[sqlite3.Connection] = []
         self._schemas: dict[int, pa.Schema] = {}
+        self._schema_ids: dict[bytes, int] = {}
         self._tail = TailCache(max_tail_bytes)
         self._queue: deque[_Waiting] = deque()
         self._closed = False
@@ -255,11 +256,13 @@ class SqliteLog:
         return kept
 
     def _schema_id(self, schema: pa.Schema) -> int:
-        data = memoryview(schema.remove_metadata().serialize())
-        row = self._db.execute("SELECT id FROM log_schemas WHERE schema = ?", (data,)).fetchone()
-        if row is not None:
-            return int(row[0])
-        return int(self._db.execute("INSERT INTO log_schemas(schema) VALUES (?)", (data,)).lastrowid or 0)
+        data = schema.remove_metadata().serialize().to_pybytes()
+        if data not in self._schema_ids:
+            row = self._db.execute("SELECT id FROM log_schemas WHERE schema = ?", (data,)).fetchone()
+            if row is None:  # not remembered yet: this transaction may still fail
+                return int(self._db.execute("INSERT INTO log_schemas(schema) VALUES (?)", (data,)).lastrowid or 0)
+            self._schema_ids[data] = int(row[0])
+        return self._schema_ids[data]
 
     # -- reading ------------------------------------------------------------------------------------------------
 
