@@ -70,10 +70,15 @@ console = Console(highlight=False)
 def service(folder: Path) -> Iterator[str]:
     """`headwater serve` in a process of its own; yields its URL."""
     command = [sys.executable, "-m", "headwater", "--json", "-C", str(folder), "serve", "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    log = folder.parent / "serve.log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         assert process.stdout is not None
-        yield json.loads(process.stdout.readline())["url"]
+        said = process.stdout.readline()
+        if not said:
+            raise SystemExit(log.read_text())
+        yield json.loads(said)["url"]
     finally:
         process.terminate()
         process.wait(timeout=60)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import (
@@ -29,6 +29,10 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address that `headwater serve` binds to.")
     port: int = Field(8420, ge=0, le=65535, description="Port of `headwater serve`; 0 picks a free one.")
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="From which level on `headwater serve` logs its own events."
+    )
 
     memory_limit: int = Field(1024 * MB, ge=256 * MB, description="Bytes that the service's Python side may use.")
     max_tail_bytes: int = Field(

@@ -327,14 +327,26 @@ class Lake:
     def flush(self, name: str | None = None, progress: Callable[[Ingested], None] = lambda _: None) -> list[Ingested]:
         """Commit what waits in the log now."""
 
+        if name is None:
+            self._forget_dropped()
+
         def counted(done: Ingested) -> None:
             record(self.metrics, done)
             progress(done)
 
         return [done for each in self._named(name) for done in self._ingester.drain(each, counted)]
 
+    def _forget_dropped(self) -> None:
+        """Drop from the log what a crash in DROP TOPIC left there."""
+        waiting = self.log.waiting()  # before the catalog is read: a topic is there before its first record is here
+        known = {topic.id for topic in self.topics.all()} if waiting else set()
+        for topic in waiting:
+            if topic.id not in known:
+                self.log.drop(topic)
+
     def start_ingest(self) -> None:
         """Ingest in the background until the lake is closed: what `headwater serve` does."""
+        self._forget_dropped()
         holder = f"{socket.gethostname()}:{os.getpid()}:{id(self)}"
         engine = open_state(self.paths.state, self.settings.busy_timeout)
         leases = Leases(engine, holder, self.settings.lease_ttl)

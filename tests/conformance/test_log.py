@@ -197,6 +197,14 @@ def test_a_dropped_topic_takes_no_more(log: Log) -> None:
     assert log.tail(OTHER, 0) == []  # the whole request was refused
 
 
+def test_the_log_knows_what_it_holds(log: Log) -> None:
+    append(log, part(1), part(2, topic=OTHER))
+    assert {topic.id for topic in log.waiting()} == {ORDERS.id, OTHER.id}
+    log.trim(ORDERS, 1)
+    log.drop(OTHER)
+    assert log.waiting() == []
+
+
 def test_timestamps_never_go_back(log: Log, clock: Clock) -> None:
     append(log, part(1))
     clock.now -= 5_000_000

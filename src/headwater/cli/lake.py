@@ -68,16 +68,13 @@ def serve(
     quiet: Quiet = False,
 ) -> None:
     """Serve the lake over HTTP and ingest what producers send, until stopped."""
-    import logging
-
     session = session_of(context)
     session.refuse_url("serve")
     from headwater.api.serve import serve as serve_http
+    from headwater.observability.logs import configure_logs
 
-    logging.basicConfig(
-        stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.WARNING
-    )
     lake = session.local()
+    configure_logs("error" if quiet else lake.settings.log_level)
 
     def ready(url: str) -> None:
         # Only now: an address that is taken must not cost a JVM.

@@ -74,6 +74,8 @@ class IngestLoop:
             return
         if isinstance(outcome, Ingested):
             record(self._metrics, outcome)
+            fields = {"topic": name, "records": len(outcome.offsets), "files": outcome.files, "bytes": outcome.bytes}
+            log.info("committed", extra={**fields, "seconds": outcome.seconds, "reason": outcome.reason})
 
     def _run_if_due(self, name: str) -> Ingested | Wait:
         topic, plan = self._ingester.plan(name)

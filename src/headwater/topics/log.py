@@ -115,6 +115,10 @@ class Log(Protocol):
         """Forget what is below `before`. Only what a table has committed may be trimmed."""
         ...
 
+    def waiting(self) -> list[LogTopic]:
+        """The topics of which the log holds anything."""
+        ...
+
     def drop(self, topic: LogTopic) -> None:
         """Forget the topic and refuse later appends to it."""
         ...

@@ -277,6 +277,11 @@ class SqliteLog:
             ).fetchone()
             return LogStats(start, end, size, count, oldest)
 
+    def waiting(self) -> list[LogTopic]:
+        with named_errors(self._path), transaction(self._reader(), write=False) as db:
+            rows = db.execute("SELECT topic, name, trimmed FROM log_topics WHERE NOT dropped AND bytes > 0").fetchall()
+            return [LogTopic(*row) for row in rows]
+
     def entries(self, topic: LogTopic, start: int) -> list[Entry]:
         with named_errors(self._path), transaction(self._reader(), write=False) as db:
             row = _topic(db, topic)
