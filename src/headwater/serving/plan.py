@@ -123,17 +123,21 @@ def _render_scan(scan: Mapping[str, Any]) -> list[str]:
         for by, label in (("partition", "partition values"), ("statistics", "min/max statistics"))
         if scan[f"skipped_by_{by}"]
     ]
-    kept = ", ".join([f"{scan['files']} of {scan['files_total']} files", *skipped])
+    kept = ", ".join([f"{scan['files']} of {_counted(scan['files_total'], 'file')}", *skipped])
     snapshot = "no snapshot yet" if scan["snapshot"] is None else f"snapshot {scan['snapshot']}"
     start, end = scan["tail"] or (0, 0)
-    tail = "off" if scan["tail"] is None else f"offsets [{start}, {end}), {end - start} rows from the log"
+    tail = "off" if scan["tail"] is None else f"offsets [{start}, {end}), {_counted(end - start, 'row')} from the log"
     return [
         f"scan {scan['topic']}: {snapshot}",
-        f"  files: {kept}; {scan['rows']} rows, {_size(scan['bytes'])} in the columns read",
+        f"  files: {kept}; {_counted(scan['rows'], 'row')}, {_size(scan['bytes'])} in the columns read",
         f"  columns: {', '.join(scan['columns']) or 'none'}",
         f"  filter: {scan['filter']}",
         f"  tail: {tail}",
     ]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _size(number: int) -> str:
