@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from prometheus_client import Counter, Gauge, Histogram
 
+import headwater
 from headwater import errors
+from headwater.api.app import create_app
 from headwater.config import Settings
 from headwater.observability.metrics import Metrics
 from headwater.serving.agreement import AGGREGATES, FRAMED, RANKINGS, SCALARS
@@ -109,6 +113,12 @@ def functions_page() -> str:
     )  # fmt: skip
 
 
+def openapi() -> str:
+    """The OpenAPI document of the service, which no lake's content changes."""
+    with tempfile.TemporaryDirectory() as folder, headwater.init(folder) as lake:
+        return json.dumps(create_app(lake).openapi(), indent=1, ensure_ascii=False) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": lambda: reference_cli.page().removeprefix(NOTE),
     "options.md": options_page,
@@ -119,12 +129,17 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
+def generated() -> dict[str, str]:
+    """Every generated file by name."""
+    return {name: NOTE + make() for name, make in PAGES.items()} | {"openapi.json": openapi()}
+
+
 def stale() -> list[str]:
-    """The pages that differ from what the code says."""
+    """The files that differ from what the code says."""
     return [
         name
-        for name, make in PAGES.items()
-        if not (FOLDER / name).exists() or (FOLDER / name).read_text() != NOTE + make()
+        for name, text in generated().items()
+        if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text
     ]
 
 
@@ -133,8 +148,8 @@ def main() -> None:
     arguments.add_argument("--check", action="store_true")
     if arguments.parse_args().check:
         sys.exit(f"not current: {', '.join(stale())}; run `make docs`" if stale() else 0)
-    for name, make in PAGES.items():
-        (FOLDER / name).write_text(NOTE + make())
+    for name, text in generated().items():
+        (FOLDER / name).write_text(text)
 
 
 if __name__ == "__main__":
