@@ -1,8 +1,8 @@
 """Statements on a real lake against `tests/golden/sql/*.slt`: results, plans and error texts.
 
 A case is a directive (`sql`, `produce <topic>`), the text, `----`, and what came of it, up to `====`; a file is one
-lake, its cases run in order. What differs from run to run (snapshots, times, sizes) is masked. With HEADWATER_REWRITE=1 the
-files are rewritten; a person reads the diff. Spark's part of a flush runs in this process: the plan, the files and the
+lake, its cases run in order. What differs from run to run (snapshots, times, sizes) is masked. HEADWATER_REWRITE=1
+rewrites the files; a person reads the diff. Spark's part of a flush runs in this process: the plan, the files and the
 commit are the same, and no JVM is needed.
 """
 
