@@ -178,17 +178,25 @@ def test_mistakes_are_explained(gate: Gate, text: str, detail: str | None, line:
     "text",
     [
         "SELECT " + "(" * 20_000 + "1" + ")" * 20_000,
-        "SELECT " + "(" * 450 + "1" + ")" * 450,
         "SELECT " + "1 + " * 20_000 + "1",
         "SELECT " + "1 + " * 4_000 + "1",
         "SELECT " + "NOT " * 20_000 + "true",
         "SELECT '" + "x" * 1_000_001 + "'",
     ],
-    ids=["deepest", "deep", "longest sum", "long sum", "long not", "long text"],
+    ids=["deepest", "longest sum", "long sum", "long not", "long text"],
 )
 def test_monsters_are_refused(gate: Gate, text: str) -> None:
     with pytest.raises(InvalidStatement):
         gate.run(text)
+    assert gate.run("SELECT 1 AS a")[0].a == 1
+
+
+def test_deep_nesting_is_answered_or_refused_and_never_more(gate: Gate) -> None:
+    """Whether the JVM's stack holds it depends on what has been compiled by then."""
+    try:
+        assert gate.run("SELECT " + "(" * 450 + "1" + ")" * 450 + " AS a")[0].a == 1
+    except InvalidStatement as refused:
+        assert refused.message == "statement is nested too deeply"
     assert gate.run("SELECT 1 AS a")[0].a == 1
 
 
