@@ -23,6 +23,7 @@ $(VENV)/.installed: $(UV) requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 setup: $(VENV)/.installed ## install everything: Python packages, then the JVM packages into a cache

@@ -150,7 +150,7 @@ class Lake:
         if self._opened_duck is not None:
             self._opened_duck.close()
         self.log.close()
-        self._tables.catalog.close()
+        self._tables.close()
 
     def __enter__(self) -> Self:
         return self

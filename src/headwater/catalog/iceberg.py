@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
@@ -79,6 +79,9 @@ class Tables:
         self.catalog = catalog
         self._cached: dict[TableName, Table] = {}
         self._lock = Lock()
+        # Asked for every request and every query, so of the driver itself: SQLAlchemy would take ten times as long.
+        self._connection = catalog.engine.raw_connection()
+        self._lookup = self._connection.cursor()
 
     def load(self, name: TableName) -> Table:
         """The table as it is now. Callers share it: they must not refresh it or commit through it."""
@@ -98,14 +101,17 @@ class Tables:
         with named_errors():
             return self.catalog.load_table(name.identifier)
 
+    def close(self) -> None:
+        self._connection.close()
+        self.catalog.close()
+
     def forget(self, name: TableName) -> None:
         with self._lock:
             self._cached.pop(name, None)
 
     def _location(self, name: TableName) -> str:
-        # Asked for every request and every query, so of the driver itself: SQLAlchemy would take ten times as long.
-        with closing(self.catalog.engine.raw_connection()) as connection:
-            row = connection.cursor().execute(_LOCATION, (self.catalog.name, *name.identifier)).fetchone()
+        with self._lock:
+            row = self._lookup.execute(_LOCATION, (self.catalog.name, *name.identifier)).fetchone()
         if row is None:
             self.forget(name)
             raise NoSuchTableError(f"Table does not exist: {name}")
