@@ -22,7 +22,7 @@ import pyarrow as pa
 
 import headwater
 import headwater.engine
-from bench.report import Report, timed
+from bench.report import Report, peak_mb, timed
 from bench.workload import BLOCK, COLUMNS, blocks, events, ndjson
 
 SMALL = 10
@@ -71,6 +71,8 @@ def over_http(folder: Path, rows: int, report: Report) -> None:
         with httpx.Client(base_url=json.loads(server.stdout.readline())["url"], timeout=60) as client:
             wait_for_spark(client)
             measure_http(client, bodies, rows, report)
+            peak = peak_mb(server.pid)
+            report.figure("http_peak_mb", peak, f"{peak:.0f} MB held by the service's Python process at most")
     finally:
         server.terminate()
         server.wait(timeout=60)

@@ -214,8 +214,8 @@ class Lake:
         match statement:
             case Query():
                 return self._queries.run(statement, cancel)
-            case Explain(query):
-                return self._queries.explain(query)
+            case Explain(query, analyze):
+                return self._queries.explain(query, analyze=analyze, cancel=cancel)
             case CreateTopic(definition, if_not_exists):
                 return self._create(definition, if_not_exists)
             case DropTopic(name, if_exists):

@@ -114,10 +114,17 @@ class Queries:
         agreed = verdict if isinstance(verdict, Agreed) else None
         return QueryPlan(text, engine, reason, scans, agreed), moment
 
-    def explain(self, query: Query) -> Result:
-        """The plan as lines of text; as plain data in the result's `info`."""
-        plan = self.plan(query)
-        return Result.of_rows(EXPLAINED, [{"plan": line} for line in render(plan)], info={"plan": describe(plan)})
+    def explain(self, query: Query, *, analyze: bool = False, cancel: Cancel | None = None) -> Result:
+        """The plan as lines of text, with what running it took if asked; as plain data in the result's `info`."""
+        plan, moment = self._plan(query)
+        lines, info = render(plan), describe(plan)
+        if analyze:
+            started = time.perf_counter()
+            running = self._start(plan, moment, query, cancel or Cancel())
+            rows = sum(batch.num_rows for batch in self._counted(running, plan, started))
+            info |= {"result_rows": rows, "seconds": time.perf_counter() - started}
+            lines.append(f"ran: {rows} result row{'' if rows == 1 else 's'} in {info['seconds'] * 1000:.1f} ms")
+        return Result.of_rows(EXPLAINED, [{"plan": line} for line in lines], info={"plan": info})
 
     def run(self, query: Query, cancel: Cancel | None = None) -> Result:
         """The query's result, streaming."""

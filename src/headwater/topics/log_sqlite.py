@@ -84,8 +84,7 @@ class SqliteLog:
         self._max_tail_bytes = max_tail_bytes
         self._producer_horizon = int(producer_horizon * 1e6)
         self._now = now
-        self._local = threading.local()
-        self._readers: list[sqlite3.Connection] = []
+        self._readers: deque[sqlite3.Connection] = deque()
         self._schemas: dict[int, pa.Schema] = {}
         self._schema_ids: dict[bytes, int] = {}
         self._tail = TailCache(max_tail_bytes)
@@ -267,7 +266,7 @@ class SqliteLog:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def stats(self, topic: LogTopic) -> LogStats:
-        with named_errors(self._path), transaction(self._reader(), write=False) as db:
+        with self._reading() as db:
             row = _topic(db, topic)
             if row is None:
                 return LogStats(topic.committed, topic.committed, 0, 0, None)
@@ -278,17 +277,17 @@ class SqliteLog:
             return LogStats(start, end, size, count, oldest)
 
     def waiting(self) -> list[LogTopic]:
-        with named_errors(self._path), transaction(self._reader(), write=False) as db:
+        with self._reading() as db:
             rows = db.execute("SELECT topic, name, trimmed FROM log_topics WHERE NOT dropped AND bytes > 0").fetchall()
             return [LogTopic(*row) for row in rows]
 
     def entries(self, topic: LogTopic, start: int) -> list[Entry]:
-        with named_errors(self._path), transaction(self._reader(), write=False) as db:
+        with self._reading() as db:
             row = _topic(db, topic)
             return [] if row is None else list_entries(db, row[0], start)
 
     def tail(self, topic: LogTopic, start: int) -> list[TailBatch] | None:
-        with named_errors(self._path), transaction(self._reader(), write=False) as db:
+        with self._reading() as db:
             row = _topic(db, topic)
             if row is None:
                 return None if _is_dropped(db, topic) else []
@@ -310,12 +309,19 @@ class SqliteLog:
     def _batch(self, db: sqlite3.Connection, entry: Entry) -> pa.RecordBatch:
         return self._tail.get(entry.id) or self._tail.put(entry, read_entry(db, entry.id, self._schemas))
 
-    def _reader(self) -> sqlite3.Connection:
-        reader: sqlite3.Connection | None = getattr(self._local, "reader", None)
-        if reader is None:
-            reader = self._local.reader = connect(self._path, self._busy_timeout, read_only=True)
-            self._readers.append(reader)
-        return reader
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """One moment of the database, on a connection that the next reader uses again."""
+        with named_errors(self._path):
+            try:
+                reader = self._readers.pop()
+            except IndexError:
+                reader = connect(self._path, self._busy_timeout, read_only=True)
+            try:
+                with transaction(reader, write=False):
+                    yield reader
+            finally:
+                self._readers.append(reader)
 
     # -- forgetting ---------------------------------------------------------------------------------------------
 

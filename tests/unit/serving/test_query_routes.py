@@ -67,6 +67,12 @@ def test_reading_one_topic_leaves_the_others_alone(lake: Lake, monkeypatch: pyte
     assert read == ["t"]
 
 
+def test_explain_analyze_runs_the_query(lake: Lake) -> None:
+    lines = [row["plan"] for row in lake.sql("EXPLAIN ANALYZE SELECT n FROM t WHERE n < 3")]
+    assert lines[-1].startswith("ran: 3 result rows in ")
+    assert not any(line.startswith("ran:") for line in (row["plan"] for row in lake.sql("EXPLAIN SELECT n FROM t")))
+
+
 def test_the_tail_and_only_the_tail_is_fresh(lake: Lake) -> None:
     lake.topic("t").append([{"n": -5}])
     assert lake.sql("SELECT min(n) AS n FROM t").rows() == [{"n": -5}]
