@@ -19,6 +19,7 @@ SEGMENT = 8 * 1024 * 1024
 
 _NEWLINE, _OPEN, _CLOSE, _MINUS, _BACKSLASH = b"\n{}-\\"
 _BOM = b"\xef\xbb\xbf"
+_SMALL = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,8 @@ def _tidied(segment: bytes, ascii: bool) -> Lines:
 def suspicious_decimals(lines: Lines) -> list[int]:
     """The lines that may hold a number with a far negative exponent, plainly or behind escapes."""
     start, stop = int(lines.bounds[0]), min(int(lines.bounds[-1]), len(lines.data))
-    if all(lines.data.find(mark, start, stop) < 0 for mark in (b"e-", b"E-", b"\\")):
-        return []  # almost always, and much quicker to see
+    if stop - start < _SMALL and all(lines.data.find(mark, start, stop) < 0 for mark in (b"e-", b"E-", b"\\")):
+        return []  # for a few lines quicker to see than by arrays, for many slower
     letters = np.frombuffer(lines.data, np.uint8)[start:stop]
     found = _far_exponents(letters)
     if lines.data.find(b"\\", start, stop) >= 0:
