@@ -170,6 +170,15 @@ def test_a_key_comes_back_after_its_horizon(log: Log, clock: Clock) -> None:
     assert values(log) == [1, 3]
 
 
+def test_old_keys_are_forgotten_and_young_ones_kept(log: Log, clock: Clock) -> None:
+    append(log, part(1, dedup=Dedup((b"old",), 1000.0)))
+    clock.now += 20_000_000
+    append(log, part(2, dedup=Dedup((b"young",), 1000.0)))
+    log.forget_keys(ORDERS, 10.0)
+    append(log, part(3, 4, dedup=Dedup((b"old", b"young"), 1000.0)))
+    assert values(log) == [1, 2, 3]
+
+
 def test_only_duplicates_take_no_offset(log: Log) -> None:
     append(log, part(1, dedup=Dedup((b"a",), 10.0)))
     assert append(log, part(2, dedup=Dedup((b"a",), 10.0))) == [Offsets(1, 1)]

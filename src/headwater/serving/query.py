@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ from headwater.topics.log import Log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 HELD_ROWS = 200_000
 EXPLAINED = pa.schema([pa.field("plan", pa.string())])
@@ -95,11 +98,8 @@ class Queries:
         self._timeout = timeout
         self._manifests = ManifestCache()
 
-    def plan(self, query: Query) -> QueryPlan:
-        """Where the query would run now, on which files and offsets, and why."""
-        return self._plan(query)[0]
-
     def _plan(self, query: Query) -> tuple[QueryPlan, Moment]:
+        """Where the query would run now, on which files and offsets, and why; and the topics as it sees them."""
         text = normalise_topics(query.text)
         moment = Moment(self._topics, self._log, self._manifests, tail=query.tail)
         verdict = agree(text, moment)
@@ -223,6 +223,7 @@ class _OrSpark:
         except QueryFailed as failed:
             if type(failed) is not QueryFailed:
                 raise
+            log.info("duckdb raised, spark is asked", extra={"reason": failed.detail or failed.message})
             self._running = self._spark()
             held, found = [], self._running.batches()
         yield from held

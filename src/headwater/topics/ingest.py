@@ -164,6 +164,8 @@ class Ingester:
         self._last_commit[topic.id] = self._now()
         failpoint("ingest.before_trim")
         self._log.trim(log_topic(topic), plan.consumed.end)
+        if topic.definition.options.dedup_key:
+            self._log.forget_keys(log_topic(topic), topic.definition.options.dedup_horizon)
         failpoint("ingest.after_trim")
         seconds = time.perf_counter() - started
         return Ingested(

@@ -115,6 +115,10 @@ class Log(Protocol):
         """Forget what is below `before`. Only what a table has committed may be trimmed."""
         ...
 
+    def forget_keys(self, topic: LogTopic, horizon: float) -> None:
+        """Forget deduplication keys that are older than `horizon` seconds."""
+        ...
+
     def waiting(self) -> list[LogTopic]:
         """The topics of which the log holds anything."""
         ...

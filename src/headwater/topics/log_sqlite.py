@@ -49,6 +49,7 @@ CREATE TABLE IF NOT EXISTS log_producers(
     acks TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(topic, producer, sequence)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS log_keys(
     topic INTEGER NOT NULL, key BLOB NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(topic, key)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS log_keys_age ON log_keys(topic, at);
 """
 
 GROUP_BYTES = 64 * 1024**2
