@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import sqlite3
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -17,7 +20,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 from sqlalchemy import event
 
 from headwater.catalog import durable_files
-from headwater.catalog.iceberg import Tables, create_catalog_file, open_catalog
+from headwater.catalog.iceberg import Tables, create_catalog_file
 from headwater.catalog.topics import Topics
 from headwater.errors import Corrupt, HeadwaterError, InvalidName, StorageBusy, TopicExists, TopicNotFound
 from headwater.storage.writer import local_path
@@ -53,14 +56,14 @@ def open_topics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open
     opened = []
 
     def another() -> Topics:
-        catalog = open_catalog(tmp_path / "catalog.db", tmp_path / "warehouse", 1.0)
-        catalog.create_namespace_if_not_exists(TOPICS)
-        opened.append(catalog)
-        return Topics(Tables(catalog))
+        tables = Tables(tmp_path / "catalog.db", tmp_path / "warehouse", 1.0)
+        tables.catalog.create_namespace_if_not_exists(TOPICS)
+        opened.append(tables)
+        return Topics(tables)
 
     yield another
-    for catalog in opened:
-        catalog.close()
+    for tables in opened:
+        tables.close()
 
 
 @pytest.fixture
@@ -188,6 +191,68 @@ def test_a_loaded_topic_does_not_change(topics: Topics) -> None:
     set_property(topics, "headwater.offset", "7")
     assert before.committed == 0
     assert topics.load("plain").committed == 7
+
+
+def test_what_is_read_is_what_the_catalog_would_read(topics: Topics) -> None:
+    """Reading goes round PyIceberg's catalog, and must come to the same."""
+    topics.create(PLAIN)
+    topics.create(DEFINITION)
+    set_property(topics, "headwater.offset", "7")
+    catalog = topics.tables.catalog
+    assert topics.names() == sorted(name for _, name in catalog.list_tables(TOPICS))
+    for name in topics.names():
+        read, loaded = topics.load(name).table, catalog.load_table((TOPICS, name))
+        assert read.name() == loaded.name()
+        assert read.metadata_location == loaded.metadata_location
+        assert read.metadata == loaded.metadata
+        assert type(read.io) is type(loaded.io)
+
+
+def test_a_shared_table_takes_no_changes(topics: Topics) -> None:
+    topics.create(PLAIN)
+    table = topics.load("plain").table
+    with pytest.raises(NotImplementedError):
+        table.refresh()
+    with pytest.raises(NotImplementedError), table.transaction() as transaction:
+        transaction.set_properties({"headwater.offset": "7"})
+    assert topics.load("plain").committed == 0
+
+
+def test_an_iceberg_view_is_no_table(topics: Topics, tmp_path: Path) -> None:
+    topics.create(PLAIN)
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as db, db:
+        columns = "catalog_name, table_namespace, table_name, metadata_location, iceberg_type"
+        db.execute(f"INSERT INTO iceberg_tables({columns}) VALUES ('lake', 'topics', 'seen', 'nowhere', 'VIEW')")
+    assert topics.names() == ["plain"]
+    with pytest.raises(TopicNotFound):
+        topics.load("seen")
+
+
+def test_reading_does_not_import_sqlalchemy(topics: Topics, tmp_path: Path) -> None:
+    """It takes a quarter of a second, which is most of what a small query takes from the shell."""
+    topics.create(PLAIN)
+    program = f"""
+        import sys
+        from pathlib import Path
+        from headwater.engine import Lake
+        from headwater.catalog.iceberg import Tables
+        from headwater.catalog.topics import Topics
+        folder = Path({str(tmp_path)!r})
+        topics = Topics(Tables(folder / "catalog.db", folder / "warehouse", 1.0))
+        assert topics.names() == ["plain"] and topics.load("plain").committed == 0
+        sys.exit("sqlalchemy" in sys.modules)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True)
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "nonsense"])
+def test_a_damaged_catalog_is_named(open_topics: Opener, tmp_path: Path, damage: str) -> None:
+    open_topics().create(PLAIN)
+    file = tmp_path / "damaged.db"
+    if damage != "gone":
+        file.write_bytes(b"" if damage == "empty" else b"not SQLite" * 1000)
+    with pytest.raises(Corrupt, match="catalog cannot be read"):
+        Topics(Tables(file, tmp_path / "warehouse", 1.0)).load("plain")
 
 
 def test_readers_are_never_torn_while_others_commit(topics: Topics, open_topics: Opener) -> None:

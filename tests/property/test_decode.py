@@ -36,7 +36,7 @@ from pyiceberg.types import (
 )
 
 from headwater.storage.decode import Decoded, RecordDecoder, csv_blocks, ndjson_blocks
-from headwater.storage.decode.ndjson import check_ndjson
+from headwater.storage.decode.ndjson import check_ndjson, decode_ndjson
 from headwater.storage.decode.sift import Sieve
 from headwater.storage.schemas import arrow_schema
 
@@ -178,6 +178,17 @@ def checked(decoder: RecordDecoder, body: bytes) -> Decoded:
     return check_ndjson(decoder._records, body, Sieve(decoder.arrow_schema, None))
 
 
+def by_arrow(decoder: RecordDecoder, body: bytes, limit: int | None = None) -> Decoded:
+    """The body by Arrow's reader, however small it is."""
+    assert decoder._ndjson is not None
+    return decode_ndjson(decoder._ndjson, body, Sieve(decoder.arrow_schema, limit), small=0)
+
+
+def outcome(decoded: Decoded) -> object:
+    """All that a caller sees; as text, so that 0.0 and -0.0 differ and NaN is itself."""
+    return (decoded.rows, decoded.truncated, decoded.rejects, repr(decoded.table.to_pylist()), decoded.table.schema)
+
+
 def rejected(decoded: Decoded) -> list[int]:
     return [reject.row for reject in decoded.rejects]
 
@@ -202,6 +213,7 @@ def test_good_rows_come_back_exactly_in_every_way(data: st.DataObject) -> None:
     assert decoder.json(b"[" + b",".join(body.split(b"\n") if sent else []) + b"]").table.equals(decoded.table)
     assert decoder.rows(sent).table.equals(decoded.table)
     assert decoder.arrow(decoded.table).table.equals(decoded.table)
+    assert by_arrow(decoder, body).table.equals(decoded.table)
     assert checked(decoder, body).table.equals(decoded.table)
 
 
@@ -295,8 +307,73 @@ BASE64 = st.text("AZaz09+/=-_", max_size=8)
 LITERALS = st.one_of(
     NUMBERS,
     st.one_of(NUMBERS, MOMENTS, CLOCKS, BASE64, st.uuids().map(str), st.text(max_size=6)).map(json.dumps),
-    st.sampled_from(["null", "true", "false", "NaN", "Infinity", "-Infinity", "[]", "{}", "[null]", '"\\ud800"']),
+    st.sampled_from(
+        ["null", "true", "false", "NaN", "-NaN", "Infinity", "-Infinity", "Inf", "-Inf", "nan", "0", "-0", "0e999"]
+    ),
+    st.sampled_from(["[]", "{}", "[null]", '"\\ud800"', '"\\ud83d\\ude00"', '"\\u0000"', '"\x7f"', '"\\/"', "'x'"]),
 )
+
+
+def spellings(kind: IcebergType) -> st.SearchStrategy[str]:
+    """JSON texts of good values, as several encoders would write them."""
+    match kind:
+        case ListType():
+            items = st.lists(spellings(kind.element_type), max_size=3)
+            return items.map(lambda texts: f"[{','.join(texts)}]")
+        case StructType():
+            return objects(kind)
+        case FloatType() | DoubleType():
+            tame = st.decimals(-100, 100, places=2).map(str) | st.integers(-9, 9).map(str)
+            return tame | values(kind).map(json.dumps)
+    return st.builds(
+        lambda value, ascii: json.dumps(as_json(value, kind), ensure_ascii=ascii), values(kind), st.booleans()
+    )
+
+
+QUIRKS = ["twice", "unknown", "literal", "null", "missing", "space", "escape"]
+
+
+@st.composite
+def objects(draw: st.DrawFn, kind: StructType) -> str:
+    """JSON objects of a struct, names in any order; now and then with one thing that is rare or wrong."""
+    fields = list(draw(st.permutations(kind.fields)))
+    quirk = draw(st.sampled_from([*["none"] * 14, *QUIRKS]))
+    space = draw(st.sampled_from(" \t\r\n")) if quirk == "space" else ""
+    if quirk == "twice":
+        fields.append(draw(st.sampled_from(fields)))
+    if quirk == "missing":
+        fields.pop()
+    pairs = [[json.dumps(field.name), draw(spellings(field.field_type))] for field in fields] or [["", ""]]
+    name = json.loads(pairs[0][0] or '"x"')
+    match quirk:
+        case "unknown":
+            pairs.append(['"no_such_field"', "1"])
+        case "literal" | "null":
+            pairs[0][1] = "null" if quirk == "null" else draw(LITERALS)
+        case "escape":
+            pairs[0][0] = f'"\\u{ord(name[0]):04x}{name[1:]}"'
+    return "{" + f",{space}".join(f"{name}{space}:{text}" for name, text in pairs if name) + space + "}"
+
+
+@st.composite
+def bodies(draw: st.DrawFn, schema: Schema) -> bytes:
+    """Bodies of good and bad lines, ended and parted as they come, rarely damaged."""
+    kind = schema.as_struct()
+    lines = draw(st.lists(objects(kind), min_size=1, max_size=4))
+    between = draw(st.sampled_from([*["\n"] * 12, "\r\n", "\n\n", "\n ", "", ",", " "]))
+    body = (between.join(lines) + draw(st.sampled_from(["", "", "\n", "\n", "\n\n", " "]))).encode(
+        "utf-8", "surrogatepass"
+    )
+    fault = draw(st.sampled_from([*["none"] * 9, "mark", "cut", "byte"]))
+    place = draw(st.integers(0, len(body)))
+    match fault:
+        case "mark":
+            return b"\xef\xbb\xbf" + body
+        case "cut":
+            return body[:place]
+        case "byte":
+            return body[:place] + draw(st.binary(min_size=1, max_size=2)) + body[place + 1 :]
+    return body
 
 
 @settings(CASES, max_examples=400)
@@ -304,10 +381,30 @@ LITERALS = st.one_of(
 def test_arrow_and_python_agree_on_every_literal(kind: IcebergType, literals: list[str]) -> None:
     decoder = RecordDecoder(Schema(NestedField(1, "v", kind)))
     body = b"\n".join(b'{"v":%s}' % literal.encode("utf-8", "surrogatepass") for literal in literals)
-    fast, slow = decoder.ndjson(body), checked(decoder, body)
+    fast, slow = by_arrow(decoder, body), checked(decoder, body)
     assert rejected(fast) == rejected(slow)
     assert [reject.reason for reject in fast.rejects] == [reject.reason for reject in slow.rejects]
     assert repr(fast.table.to_pylist()) == repr(slow.table.to_pylist())
+
+
+@settings(CASES, max_examples=400)
+@given(SCALARS, st.lists(LITERALS, min_size=1, max_size=12))
+def test_small_bodies_of_one_literal_are_decoded_as_arrow_decodes_them(kind: IcebergType, literals: list[str]) -> None:
+    decoder = RecordDecoder(Schema(NestedField(1, "v", kind)))
+    for literal in literals:
+        body = b'{"v":%s}' % literal.encode("utf-8", "surrogatepass")
+        assert outcome(decoder.ndjson(body)) == outcome(by_arrow(decoder, body))
+
+
+@settings(CASES, max_examples=600)
+@given(st.data(), st.sampled_from([None, 1, 3]))
+def test_small_bodies_are_decoded_as_arrow_decodes_them(data: st.DataObject, limit: int | None) -> None:
+    schema = data.draw(schemas())
+    body = data.draw(bodies(schema))
+    decoder = RecordDecoder(schema)
+    decoded = decoder.ndjson(body, max_rejects=limit)
+    assert outcome(decoded) == outcome(by_arrow(decoder, body, limit))
+    decoded.table.validate(full=True)
 
 
 @CASES
@@ -343,6 +440,7 @@ def test_any_bytes_are_rows_or_rejects(parts: list[bytes], between: bytes) -> No
         [part for part in body.removeprefix(b"\xef\xbb\xbf").split(b"\n") if part.strip(b" \t\r")]
     )
     assert decoded.rows == decoded.table.num_rows + len(decoded.rejects)
+    assert outcome(decoded) == outcome(by_arrow(decoder, body))
     assert rejected(decoded) == rejected(checked(decoder, body))
 
 

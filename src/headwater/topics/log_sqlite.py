@@ -17,40 +17,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headwater.errors import Backpressure, HeadwaterError, IdempotencyMismatch, TopicNotFound, Unavailable
+from headwater.errors import HeadwaterError, Unavailable
 from headwater.observability.failpoints import failpoint
 from headwater.state.sqlite import connect, named_errors, storage_error, transaction
-from headwater.topics.log import Append, Dedup, Entry, LogAck, LogStats, LogTopic, Part, PartAck, TailBatch
-from headwater.topics.log_entries import (
-    Payload,
-    TailCache,
-    check_dense,
-    digest,
-    list_entries,
-    read_entry,
-    serialise,
-)
+from headwater.topics.log import Append, Entry, LogAck, LogStats, LogTopic, TailBatch
+from headwater.topics.log_entries import TailCache, check_dense, list_entries, read_entry
+from headwater.topics.log_tables import SCHEMA, LogWriter, Prepared, find_topic, is_dropped
 from headwater.types import Offsets
-
-# An entry's id is never given twice (AUTOINCREMENT): caches of other processes and running ingests hold on to ids.
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS log_topics(
-    id INTEGER PRIMARY KEY, topic TEXT NOT NULL UNIQUE, name TEXT NOT NULL, next_offset INTEGER NOT NULL,
-    trimmed INTEGER NOT NULL, bytes INTEGER NOT NULL DEFAULT 0, last_at INTEGER NOT NULL DEFAULT 0,
-    dropped INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE IF NOT EXISTS log_schemas(id INTEGER PRIMARY KEY, schema BLOB NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS log_entries(
-    id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER NOT NULL, first_offset INTEGER NOT NULL, rows INTEGER NOT NULL,
-    appended_at INTEGER NOT NULL, schema INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum INTEGER NOT NULL,
-    payload BLOB NOT NULL);
-CREATE UNIQUE INDEX IF NOT EXISTS log_entries_offset ON log_entries(topic, first_offset);
-CREATE TABLE IF NOT EXISTS log_producers(
-    topic INTEGER NOT NULL, producer TEXT NOT NULL, sequence INTEGER NOT NULL, digest BLOB NOT NULL,
-    acks TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(topic, producer, sequence)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS log_keys(
-    topic INTEGER NOT NULL, key BLOB NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(topic, key)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS log_keys_age ON log_keys(topic, at);
-"""
 
 GROUP_BYTES = 64 * 1024**2
 COMMITS_PER_WAL = 128
@@ -59,14 +32,8 @@ _TRIM = 64
 
 @dataclass(slots=True)
 class _Waiting:
-    request: Append
-    payloads: list[list[Payload]]
-    digest: bytes
+    prepared: Prepared
     outcome: LogAck | HeadwaterError | None = None
-
-    @property
-    def bytes(self) -> int:
-        return sum(payload.data.size for part in self.payloads for payload in part)
 
 
 class SqliteLog:
@@ -83,12 +50,10 @@ class SqliteLog:
     ) -> None:
         self._path = path
         self._busy_timeout = busy_timeout
-        self._max_tail_bytes = max_tail_bytes
         self._producer_horizon = int(producer_horizon * 1e6)
         self._now = now
         self._readers: deque[sqlite3.Connection] = deque()
         self._schemas: dict[int, pa.Schema] = {}
-        self._schema_ids: dict[bytes, int] = {}
         self._tail = TailCache(max_tail_bytes)
         self._queue: deque[_Waiting] = deque()
         self._closed = False
@@ -97,14 +62,13 @@ class SqliteLog:
         with named_errors(path):
             self._db = connect(path, busy_timeout)
             self._db.executescript(SCHEMA)
+        self._writer = LogWriter(self._db, max_tail_bytes=max_tail_bytes, now=now)
 
     # -- appending ----------------------------------------------------------------------------------------------
 
     def append(self, request: Append) -> LogAck:
         """Store the request with whatever else waits: who gets the lock commits for all, others find it done."""
-        # With a deduplication key the rows to keep are only known inside the transaction.
-        payloads = [[serialise(batch) for batch in part.batches] for part in request.parts]
-        waiting = _Waiting(request, payloads, digest(payloads) if request.producer else b"")
+        waiting = _Waiting(Prepared.of(request))
         self._queue.append(waiting)
         try:
             with self._lock:
@@ -123,7 +87,7 @@ class SqliteLog:
         group, size = [self._queue.popleft()], 0
         while self._queue and size < GROUP_BYTES:
             group.append(self._queue.popleft())
-            size += group[-1].bytes
+            size += group[-1].prepared.bytes
         return group
 
     def _commit(self, group: list[_Waiting]) -> None:
@@ -134,7 +98,7 @@ class SqliteLog:
             with transaction(self._db, write=True):
                 for waiting in group:
                     try:
-                        outcomes.append(self._store(waiting))
+                        outcomes.append(self._writer.store(waiting.prepared))
                     except HeadwaterError as refused:  # raised before anything of this request was written
                         outcomes.append(refused)
                 failpoint("log.before_commit")
@@ -161,128 +125,11 @@ class SqliteLog:
             with suppress(sqlite3.Error):  # nothing depends on it, and SQLite's own checkpoint comes later
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
-    def _store(self, waiting: _Waiting) -> LogAck:
-        request = waiting.request
-        rows = [self._topic_row(part.topic) for part in request.parts]
-        if request.producer is not None and (known := self._known(request, rows[0][0], waiting.digest)):
-            return known
-        self._check_room(waiting.bytes)
-        acks = tuple(
-            self._store_part(part, row_id, payloads)
-            for part, (row_id, _, _), payloads in zip(request.parts, rows, waiting.payloads, strict=True)
-        )
-        if request.producer is not None:
-            text = ";".join(f"{ack.offsets.start},{ack.offsets.end},{ack.duplicates}" for ack in acks)
-            self._db.execute(
-                "INSERT INTO log_producers VALUES (?, ?, ?, ?, ?, ?)",
-                (rows[0][0], request.producer, request.sequence, waiting.digest, text, self._now()),
-            )
-        return LogAck(acks)
-
-    def _topic_row(self, topic: LogTopic) -> tuple[int, int, int]:
-        row = self._db.execute(
-            "SELECT id, next_offset, last_at, dropped FROM log_topics WHERE topic = ?", (topic.id,)
-        ).fetchone()
-        if row is None:
-            cursor = self._db.execute(
-                "INSERT INTO log_topics(topic, name, next_offset, trimmed) VALUES (?, ?, ?, ?)",
-                (topic.id, topic.name, topic.committed, topic.committed),
-            )
-            return (int(cursor.lastrowid or 0), topic.committed, 0)
-        if row[3]:
-            raise TopicNotFound(f'topic "{topic.name}" was dropped')
-        return (row[0], row[1], row[2])
-
-    def _known(self, request: Append, topic: int, digest: bytes) -> LogAck | None:
-        row = self._db.execute(
-            "SELECT digest, acks FROM log_producers WHERE topic = ? AND producer = ? AND sequence = ?",
-            (topic, request.producer, request.sequence),
-        ).fetchone()
-        if row is None:
-            return None
-        if row[0] != digest:
-            raise IdempotencyMismatch(
-                f'producer "{request.producer}" used sequence {request.sequence} for other records before',
-                detail="Nothing was written.",
-                hint="Use a new sequence (HTTP: a new Idempotency-Key) for new records.",
-            )
-        parts = (tuple(int(n) for n in part.split(",")) for part in row[1].split(";"))
-        return LogAck(tuple(PartAck(Offsets(start, end), dup) for start, end, dup in parts), repeated=True)
-
-    def _check_room(self, size: int) -> None:
-        held = self._db.execute("SELECT coalesce(sum(bytes), 0) FROM log_topics").fetchone()[0]
-        if held and held + size > self._max_tail_bytes:
-            raise Backpressure(
-                "the log is full",
-                detail=f"{held} bytes wait to be committed to tables; the limit is {self._max_tail_bytes}.",
-                hint="Try again after Retry-After, or run `headwater flush`.",
-                retry_after=1,
-            )
-
-    def _store_part(self, part: Part, topic: int, payloads: list[Payload]) -> PartAck:
-        # Read again, not from the row seen at the start: one request may name a topic twice.
-        offset, last = self._db.execute("SELECT next_offset, last_at FROM log_topics WHERE id = ?", (topic,)).fetchone()
-        offset = max(offset, part.topic.committed)  # a log older than its table must not give the table's offsets again
-        at = max(self._now(), last)
-        duplicates = 0
-        if part.dedup is not None:
-            kept = self._first_of_keys(topic, part, part.dedup, at)
-            duplicates = part.rows - sum(batch.num_rows for batch in kept)
-            payloads = [serialise(batch) for batch in kept] if duplicates else payloads
-        schema = self._schema_id(part.batches[0].schema) if payloads else 0
-        start, size = offset, 0
-        for payload in payloads:
-            if payload.rows == 0:
-                continue
-            self._db.execute(
-                "INSERT INTO log_entries(topic, first_offset, rows, appended_at, schema, bytes, checksum, payload) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    topic,
-                    offset,
-                    payload.rows,
-                    at,
-                    schema,
-                    payload.data.size,
-                    payload.checksum,
-                    memoryview(payload.data),
-                ),
-            )
-            offset += payload.rows
-            size += payload.data.size
-        self._db.execute(
-            "UPDATE log_topics SET next_offset = ?, last_at = ?, bytes = bytes + ? WHERE id = ?",
-            (offset, at, size, topic),
-        )
-        return PartAck(Offsets(start, offset), duplicates)
-
-    def _first_of_keys(self, topic: int, part: Part, dedup: Dedup, at: int) -> list[pa.RecordBatch]:
-        """The rows whose key was not seen within the horizon, the first of each."""
-        cutoff = at - int(dedup.horizon * 1e6)
-        insert = (
-            "INSERT INTO log_keys VALUES (?, ?, ?) ON CONFLICT(topic, key) DO UPDATE SET at = excluded.at WHERE at < ?"
-        )
-        keep = [key is None or self._db.execute(insert, (topic, key, at, cutoff)).rowcount > 0 for key in dedup.keys]
-        kept, position = [], 0
-        for batch in part.batches:
-            kept.append(batch.filter(pa.array(keep[position : position + batch.num_rows], pa.bool_())))
-            position += batch.num_rows
-        return kept
-
-    def _schema_id(self, schema: pa.Schema) -> int:
-        data = schema.remove_metadata().serialize().to_pybytes()
-        if data not in self._schema_ids:
-            row = self._db.execute("SELECT id FROM log_schemas WHERE schema = ?", (data,)).fetchone()
-            if row is None:  # not remembered yet: this transaction may still fail
-                return int(self._db.execute("INSERT INTO log_schemas(schema) VALUES (?)", (data,)).lastrowid or 0)
-            self._schema_ids[data] = int(row[0])
-        return self._schema_ids[data]
-
     # -- reading ------------------------------------------------------------------------------------------------
 
     def stats(self, topic: LogTopic) -> LogStats:
         with self._reading() as db:
-            row = _topic(db, topic)
+            row = find_topic(db, topic)
             if row is None:
                 return LogStats(topic.committed, topic.committed, 0, 0, None)
             row_id, end, start, size = row
@@ -298,14 +145,14 @@ class SqliteLog:
 
     def entries(self, topic: LogTopic, start: int) -> list[Entry]:
         with self._reading() as db:
-            row = _topic(db, topic)
+            row = find_topic(db, topic)
             return [] if row is None else list_entries(db, row[0], start)
 
     def tail(self, topic: LogTopic, start: int) -> list[TailBatch] | None:
         with self._reading() as db:
-            row = _topic(db, topic)
+            row = find_topic(db, topic)
             if row is None:
-                return None if _is_dropped(db, topic) else []
+                return None if is_dropped(db, topic) else []
             row_id, end, trimmed, _ = row
             if trimmed > start:
                 return None
@@ -351,7 +198,7 @@ class SqliteLog:
 
     def _trim_some(self, db: sqlite3.Connection, topic: LogTopic, before: int) -> bool:
         with transaction(db, write=True):
-            row = _topic(db, topic)
+            row = find_topic(db, topic)
             if row is None:
                 return False
             row_id, end, start, _ = row
@@ -374,7 +221,7 @@ class SqliteLog:
     def forget_keys(self, topic: LogTopic, horizon: float) -> None:
         """Drop deduplication keys that are past their horizon."""
         with named_errors(self._path), self._writing() as db:
-            if (row := _topic(db, topic)) is not None:
+            if (row := find_topic(db, topic)) is not None:
                 cutoff = self._now() - int(horizon * 1e6)
                 db.execute("DELETE FROM log_keys WHERE topic = ? AND at < ?", (row[0], cutoff))
 
@@ -403,15 +250,3 @@ class SqliteLog:
             self._closed = True
         for connection in (*self._readers, self._db):
             connection.close()
-
-
-def _is_dropped(db: sqlite3.Connection, topic: LogTopic) -> bool:
-    return db.execute("SELECT 1 FROM log_topics WHERE topic = ? AND dropped", (topic.id,)).fetchone() is not None
-
-
-def _topic(db: sqlite3.Connection, topic: LogTopic) -> tuple[int, int, int, int] | None:
-    """The topic's row: id, next offset, first retained offset, bytes."""
-    row = db.execute(
-        "SELECT id, next_offset, trimmed, bytes FROM log_topics WHERE topic = ? AND NOT dropped", (topic.id,)
-    ).fetchone()
-    return None if row is None else (row[0], row[1], row[2], row[3])

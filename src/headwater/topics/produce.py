@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -57,7 +58,7 @@ class Producer:
         self._log = log
         self._max_rejects = max_rejects
         self._max_body_bytes = max_body_bytes
-        self._decoders: dict[tuple[str, int], RecordDecoder] = {}
+        self._decoders: dict[tuple[UUID, int], RecordDecoder] = {}
         self._lock = Lock()
 
     def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source) -> Ack:
@@ -87,7 +88,7 @@ class Producer:
             yield decode(decoder, block, format, limit)
 
     def _decoder(self, topic: Topic) -> RecordDecoder:
-        key = (topic.id, topic.table.metadata.current_schema_id)
+        key = (topic.table.metadata.table_uuid, topic.table.metadata.current_schema_id)
         with self._lock:
             if key not in self._decoders:
                 self._decoders[key] = RecordDecoder(topic.definition.schema)
@@ -142,13 +143,12 @@ def merge(parts: Iterable[Decoded], limit: int | None) -> Decoded:
 
 def entries_of(table: pa.Table) -> Iterator[pa.RecordBatch]:
     """The table as log entries: whole batches of at most ENTRY_ROWS rows and about ENTRY_BYTES bytes."""
-    if table.num_rows == 0:
-        return
-    combined = table.combine_chunks()  # first: where entries are cut must not depend on how the body arrived
-    per_row = max(1, combined.nbytes // combined.num_rows)
-    rows = max(1, min(ENTRY_ROWS, ENTRY_BYTES // per_row))
-    for start in range(0, combined.num_rows, rows):
-        yield from combined.slice(start, rows).to_batches()
+    # Combined first: where entries are cut must not depend on how the body arrived.
+    for batch in table.combine_chunks().to_batches():
+        per_row = max(1, pa.ipc.get_record_batch_size(batch) // batch.num_rows)
+        rows = max(1, min(ENTRY_ROWS, ENTRY_BYTES // per_row))
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
 
 
 def record_keys(table: pa.Table, columns: Sequence[str]) -> tuple[bytes | None, ...]:

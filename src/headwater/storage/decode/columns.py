@@ -117,7 +117,11 @@ class RowPlan:
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:
         """The decoded batch, or Unfit."""
-        columns = [member.column(batch.columns, batch.num_rows, None) for member in self.members]
+        return self.table_of(batch.columns, batch.num_rows)
+
+    def table_of(self, given: Sequence[pa.Array], rows: int) -> pa.Table:
+        """The decoded columns, or Unfit."""
+        columns = [member.column(given, rows, None) for member in self.members]
         return pa.Table.from_batches([pa.RecordBatch.from_arrays(columns, schema=self.schema)])
 
 

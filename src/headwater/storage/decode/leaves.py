@@ -64,6 +64,16 @@ def json_leaf(source: pa.DataType, target: IcebergType, *, infinities: bool = Fa
     return text_leaf(source, target)
 
 
+def small_leaf(source: pa.DataType, target: IcebergType) -> Convert | None:
+    """The conversion of a column that the reader of small bodies built."""
+    match target:
+        case FloatType():
+            return partial(_single, infinities=False)
+        case DoubleType():
+            return _finite
+    return text_leaf(source, target)
+
+
 def text_leaf(source: pa.DataType, target: IcebergType) -> Convert | None:
     """The conversion of a text column for the types that have one text form in JSON and CSV alike."""
     match target:

@@ -1,18 +1,21 @@
 """Finding the lines of a newline-delimited body, and those that Arrow's JSON reader must never see.
 
-The reader crashes on a block that begins with `null` and on decimals with far negative exponents, reads an object
-that spans lines and reads several objects from one line. If every line begins with `{` and ends with `}`, a record
-can only end where a line does (a `}` directly before a `{` closes a record, and strings hold no newline), so that as
-many records as lines means one each.
+The reader crashes on a block that begins with `null` and on decimals with far negative exponents, takes `-NaN` for a
+number, reads an object that spans lines and reads several objects from one line. If every line begins with `{` and
+ends with `}`, a record can only end where a line does (a `}` directly before a `{` closes a record, and strings hold no
+newline), so that as many records as lines means one each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 SEGMENT = 8 * 1024 * 1024
 """Bodies are decoded in segments of about this size: large enough for Arrow's threads, small enough to search again."""
@@ -91,6 +94,16 @@ def suspicious_decimals(lines: Lines) -> list[int]:
     if lines.data.find(b"\\", start, stop) >= 0:
         found = np.concatenate([found, _escaped_ascii(letters)])
     return lines.at(found + start)
+
+
+def negative_nans(lines: Lines) -> list[int]:
+    """The lines that hold `-NaN`, be it in a text."""
+    start, stop = int(lines.bounds[0]), min(int(lines.bounds[-1]), len(lines.data))
+    found = []
+    while (start := lines.data.find(b"-NaN", start, stop)) >= 0:
+        found.append(start)
+        start += 1
+    return lines.at(np.array(found, np.int64)) if found else []
 
 
 def _far_exponents(letters: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:

@@ -10,16 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 from pyiceberg.schema import Schema
-from pyiceberg.types import DecimalType, MapType
+from pyiceberg.types import DecimalType, DoubleType, FloatType, MapType
 
 from headwater.storage.decode.check import RowCheck, loads, row_check
 from headwater.storage.decode.columns import RowPlan, plan_rows
 from headwater.storage.decode.leaves import Infinite, json_leaf
-from headwater.storage.decode.lines import Lines, body_lines, suspicious_decimals
+from headwater.storage.decode.lines import Lines, body_lines, negative_nans, suspicious_decimals
 from headwater.storage.decode.outcome import Decoded, Unfit
 from headwater.storage.decode.records import RecordPlan, check_records
 from headwater.storage.decode.shapes import has_type, parse_type
 from headwater.storage.decode.sift import Sieve
+from headwater.storage.decode.smallbody import SMALL, SmallReader
 
 _BLOCK = 1024 * 1024
 _STRADDLES = "straddl"
@@ -33,7 +34,9 @@ class NdjsonPlan:
     finite: RowPlan
     infinite: RowPlan
     check: RowCheck
+    small: SmallReader
     has_decimals: bool
+    has_floats: bool
 
     @classmethod
     def of(cls, schema: Schema) -> NdjsonPlan:
@@ -43,7 +46,9 @@ class NdjsonPlan:
             plan_rows(fields, schema, json_leaf),
             plan_rows(fields, schema, partial(json_leaf, infinities=True)),
             row_check(schema),
+            SmallReader(schema),
             has_type(schema.as_struct(), DecimalType),
+            has_type(schema.as_struct(), FloatType, DoubleType),
         )
 
     def explain(self, line: bytes) -> Unfit | None:
@@ -60,19 +65,23 @@ def readable_by_arrow(schema: Schema) -> bool:
     return not has_type(schema.as_struct(), MapType)
 
 
-def decode_ndjson(plan: NdjsonPlan, data: bytes, sieve: Sieve) -> Decoded:
-    """The body's records by Arrow's reader."""
+def decode_ndjson(plan: NdjsonPlan, data: bytes, sieve: Sieve, small: int = SMALL) -> Decoded:
+    """The body's records by Arrow's reader, or by Python's where the body is small and plainly good."""
+    if len(data) <= small and not sieve.full and (table := plan.small.table(data)) is not None:
+        return sieve.whole(table)
     return sieve.sift(_batches(plan, data))
 
 
 def _batches(plan: NdjsonPlan, data: bytes) -> Iterator[NdjsonBatch]:
     for lines in body_lines(data):
-        yield NdjsonBatch(plan, _without_hazards(plan, lines) if plan.has_decimals else lines)
+        yield NdjsonBatch(plan, _without_hazards(plan, lines))
 
 
 def _without_hazards(plan: NdjsonPlan, lines: Lines) -> Lines:
-    """The lines, with those marked odd that hold a decimal on which the reader would crash."""
-    hazards = [row for row in suspicious_decimals(lines) if plan.explain(lines[row])]
+    """The lines, with those marked odd that hold a number which the reader would crash on, or wrongly accept."""
+    suspicious = suspicious_decimals(lines) if plan.has_decimals else []
+    suspicious += negative_nans(lines) if plan.has_floats else []
+    hazards = [row for row in suspicious if plan.explain(lines[row])]
     if not hazards:
         return lines
     odd = np.zeros(len(lines), bool) if lines.odd is None else lines.odd.copy()

@@ -4,10 +4,11 @@
 * the parse type is what Arrow's JSON reader is asked for. The reader is lenient or wrong for several types (it reads
   a zoned text into a zone-less timestamp, turns 1e39 into a float infinity, wraps decimals that are too large), so
   these are read as text or in a wider type and converted afterwards;
+* the small type is what Python's reader of small bodies builds: the parse type, with decimals as they stay;
 * the storage type is what `pa.array` can build from Python values (it cannot build a nested uuid).
 
-Parse and storage types are nullable throughout: `columns` checks required fields, because the JSON reader refuses a
-null struct that has a required field.
+All but the plain type are nullable throughout: `columns` checks required fields, because the JSON reader refuses a null
+struct that has a required field.
 """
 
 from __future__ import annotations
@@ -70,6 +71,11 @@ def parse_type(of: IcebergType) -> pa.DataType:
     return _shape(of, _parse_leaf, nullable=True)
 
 
+def small_type(of: IcebergType) -> pa.DataType:
+    """The Arrow type that the reader of small bodies builds."""
+    return _shape(of, _small_leaf, nullable=True)
+
+
 def storage_type(of: IcebergType) -> pa.DataType:
     """The Arrow type that is built from checked Python values."""
     return _shape(of, _storage_leaf, nullable=True)
@@ -95,6 +101,10 @@ def _parse_leaf(of: IcebergType) -> pa.DataType:
     if isinstance(of, DecimalType):
         return pa.decimal256(DECIMAL_DIGITS, of.scale)
     return pa.float64() if isinstance(of, FloatType) else arrow_type(of)
+
+
+def _small_leaf(of: IcebergType) -> pa.DataType:
+    return arrow_type(of) if isinstance(of, DecimalType) else _parse_leaf(of)
 
 
 def _storage_leaf(of: IcebergType) -> pa.DataType:

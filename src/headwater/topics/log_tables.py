@@ -1,0 +1,185 @@
+"""The log's tables in SQLite, and what one request writes into them.
+
+Transactions are the caller's: everything here happens between its BEGIN and its COMMIT. A request is checked as a whole
+before its first row is written, so that one that is refused leaves nothing in a transaction that others share.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headwater.errors import Backpressure, IdempotencyMismatch, TopicNotFound
+from headwater.topics.log import Append, Dedup, LogAck, LogTopic, Part, PartAck
+from headwater.topics.log_entries import Payload, digest, serialise
+from headwater.types import Offsets
+
+# An entry's id is never given twice (AUTOINCREMENT): caches of other processes and running ingests hold on to ids.
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS log_topics(
+    id INTEGER PRIMARY KEY, topic TEXT NOT NULL UNIQUE, name TEXT NOT NULL, next_offset INTEGER NOT NULL,
+    trimmed INTEGER NOT NULL, bytes INTEGER NOT NULL DEFAULT 0, last_at INTEGER NOT NULL DEFAULT 0,
+    dropped INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS log_schemas(id INTEGER PRIMARY KEY, schema BLOB NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS log_entries(
+    id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER NOT NULL, first_offset INTEGER NOT NULL, rows INTEGER NOT NULL,
+    appended_at INTEGER NOT NULL, schema INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    payload BLOB NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS log_entries_offset ON log_entries(topic, first_offset);
+CREATE TABLE IF NOT EXISTS log_producers(
+    topic INTEGER NOT NULL, producer TEXT NOT NULL, sequence INTEGER NOT NULL, digest BLOB NOT NULL,
+    acks TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(topic, producer, sequence)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS log_keys(
+    topic INTEGER NOT NULL, key BLOB NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(topic, key)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS log_keys_age ON log_keys(topic, at);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request as it will be stored: its serialised batches, part by part, and what tells it from another one."""
+
+    request: Append
+    payloads: list[list[Payload]]
+    digest: bytes
+
+    @classmethod
+    def of(cls, request: Append) -> Prepared:
+        # With a deduplication key the rows to keep are only known inside the transaction.
+        payloads = [[serialise(batch) for batch in part.batches] for part in request.parts]
+        return cls(request, payloads, digest(payloads) if request.producer else b"")
+
+    @property
+    def bytes(self) -> int:
+        return sum(payload.data.size for part in self.payloads for payload in part)
+
+
+def find_topic(db: sqlite3.Connection, topic: LogTopic) -> tuple[int, int, int, int] | None:
+    """The topic's row: id, next offset, first retained offset, bytes."""
+    row = db.execute(
+        "SELECT id, next_offset, trimmed, bytes FROM log_topics WHERE topic = ? AND NOT dropped", (topic.id,)
+    ).fetchone()
+    return None if row is None else (row[0], row[1], row[2], row[3])
+
+
+def is_dropped(db: sqlite3.Connection, topic: LogTopic) -> bool:
+    return db.execute("SELECT 1 FROM log_topics WHERE topic = ? AND dropped", (topic.id,)).fetchone() is not None
+
+
+class LogWriter:
+    """Writes requests through one connection."""
+
+    def __init__(self, db: sqlite3.Connection, *, max_tail_bytes: int, now: Callable[[], int]) -> None:
+        self._db = db
+        self._max_tail_bytes = max_tail_bytes
+        self._now = now
+        self._schema_ids: dict[bytes, int] = {}
+
+    def store(self, prepared: Prepared) -> LogAck:
+        """Write the request; HeadwaterError, and no record written, when it is refused."""
+        request = prepared.request
+        topics = [self._topic_id(part.topic) for part in request.parts]
+        if request.producer is not None and (known := self._known(request, topics[0], prepared.digest)):
+            return known
+        self._check_room(prepared.bytes)
+        acks = tuple(map(self._store_part, request.parts, topics, prepared.payloads))
+        if request.producer is not None:
+            text = ";".join(f"{ack.offsets.start},{ack.offsets.end},{ack.duplicates}" for ack in acks)
+            self._db.execute(
+                "INSERT INTO log_producers VALUES (?, ?, ?, ?, ?, ?)",
+                (topics[0], request.producer, request.sequence, prepared.digest, text, self._now()),
+            )
+        return LogAck(acks)
+
+    def _topic_id(self, topic: LogTopic) -> int:
+        row = self._db.execute("SELECT id, dropped FROM log_topics WHERE topic = ?", (topic.id,)).fetchone()
+        if row is None:
+            cursor = self._db.execute(
+                "INSERT INTO log_topics(topic, name, next_offset, trimmed) VALUES (?, ?, ?, ?)",
+                (topic.id, topic.name, topic.committed, topic.committed),
+            )
+            return int(cursor.lastrowid or 0)
+        if row[1]:
+            raise TopicNotFound(f'topic "{topic.name}" was dropped')
+        return int(row[0])
+
+    def _known(self, request: Append, topic: int, digest: bytes) -> LogAck | None:
+        row = self._db.execute(
+            "SELECT digest, acks FROM log_producers WHERE topic = ? AND producer = ? AND sequence = ?",
+            (topic, request.producer, request.sequence),
+        ).fetchone()
+        if row is None:
+            return None
+        if row[0] != digest:
+            raise IdempotencyMismatch(
+                f'producer "{request.producer}" used sequence {request.sequence} for other records before',
+                detail="Nothing was written.",
+                hint="Use a new sequence (HTTP: a new Idempotency-Key) for new records.",
+            )
+        parts = (tuple(int(n) for n in part.split(",")) for part in row[1].split(";"))
+        return LogAck(tuple(PartAck(Offsets(start, end), dup) for start, end, dup in parts), repeated=True)
+
+    def _check_room(self, size: int) -> None:
+        held = self._db.execute("SELECT coalesce(sum(bytes), 0) FROM log_topics").fetchone()[0]
+        if held and held + size > self._max_tail_bytes:
+            raise Backpressure(
+                "the log is full",
+                detail=f"{held} bytes wait to be committed to tables; the limit is {self._max_tail_bytes}.",
+                hint="Try again after Retry-After, or run `headwater flush`.",
+                retry_after=1,
+            )
+
+    def _store_part(self, part: Part, topic: int, payloads: list[Payload]) -> PartAck:
+        # Only now, not with the topic's id: one request may name a topic twice.
+        offset, last = self._db.execute("SELECT next_offset, last_at FROM log_topics WHERE id = ?", (topic,)).fetchone()
+        start = max(offset, part.topic.committed)  # a log older than its table must not give the table's offsets again
+        at = max(self._now(), last)
+        duplicates = 0
+        if part.dedup is not None:
+            kept = self._first_of_keys(topic, part, part.dedup, at)
+            duplicates = part.rows - sum(batch.num_rows for batch in kept)
+            payloads = [serialise(batch) for batch in kept] if duplicates else payloads
+        payloads = [payload for payload in payloads if payload.rows]
+        if payloads:
+            self._insert_entries(topic, start, at, self._schema_id(part.batches[0].schema), payloads)
+        end = start + sum(payload.rows for payload in payloads)
+        self._db.execute(
+            "UPDATE log_topics SET next_offset = ?, last_at = ?, bytes = bytes + ? WHERE id = ?",
+            (end, at, sum(payload.data.size for payload in payloads), topic),
+        )
+        return PartAck(Offsets(start, end), duplicates)
+
+    def _insert_entries(self, topic: int, offset: int, at: int, schema: int, payloads: list[Payload]) -> None:
+        for payload in payloads:
+            data = payload.data
+            self._db.execute(
+                "INSERT INTO log_entries(topic, first_offset, rows, appended_at, schema, bytes, checksum, payload) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (topic, offset, payload.rows, at, schema, data.size, payload.checksum, memoryview(data)),
+            )
+            offset += payload.rows
+
+    def _first_of_keys(self, topic: int, part: Part, dedup: Dedup, at: int) -> list[pa.RecordBatch]:
+        """The rows whose key was not seen within the horizon, the first of each."""
+        cutoff = at - int(dedup.horizon * 1e6)
+        insert = (
+            "INSERT INTO log_keys VALUES (?, ?, ?) ON CONFLICT(topic, key) DO UPDATE SET at = excluded.at WHERE at < ?"
+        )
+        keep = [key is None or self._db.execute(insert, (topic, key, at, cutoff)).rowcount > 0 for key in dedup.keys]
+        kept, position = [], 0
+        for batch in part.batches:
+            kept.append(batch.filter(pa.array(keep[position : position + batch.num_rows], pa.bool_())))
+            position += batch.num_rows
+        return kept
+
+    def _schema_id(self, schema: pa.Schema) -> int:
+        data = schema.remove_metadata().serialize().to_pybytes()
+        if data not in self._schema_ids:
+            row = self._db.execute("SELECT id FROM log_schemas WHERE schema = ?", (data,)).fetchone()
+            if row is None:  # not remembered yet: this transaction may still fail
+                return int(self._db.execute("INSERT INTO log_schemas(schema) VALUES (?)", (data,)).lastrowid or 0)
+            self._schema_ids[data] = int(row[0])
+        return self._schema_ids[data]
