@@ -54,10 +54,11 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from headwater.catalog.iceberg import Tables, create_catalog_file, open_catalog
+from headwater.catalog.iceberg import Tables, create_catalog_file
 from headwater.catalog.topics import Topic, Topics
 from headwater.errors import InvalidSchema
 from headwater.sql.partitioning import check_partitioning
+from headwater.storage.bloom_columns import ENABLED
 from headwater.storage.commit import append
 from headwater.storage.scan import FileScan, ManifestCache, plan_scan
 from headwater.storage.schemas import arrow_schema
@@ -213,18 +214,23 @@ FILTERS: st.SearchStrategy[Filter] = st.recursive(
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     folder = tmp_path_factory.mktemp("pruning")
     create_catalog_file(folder / "catalog.db", 5.0)
-    catalog = open_catalog(folder / "catalog.db", folder / "warehouse", 5.0)
-    catalog.create_namespace(TOPICS)
-    yield Topics(Tables(catalog))
-    catalog.close()
+    tables = Tables(folder / "catalog.db", folder / "warehouse", 5.0)
+    tables.catalog.create_namespace(TOPICS)
+    yield Topics(tables)
+    tables.close()
 
 
 _numbers = itertools.count()
 
 
-def table_of(topics: Topics, partitioning: tuple[Partition, ...], commits: list[list[Row]]) -> Topic:
-    """A table with one Iceberg commit per list of rows."""
+def table_of(
+    topics: Topics, partitioning: tuple[Partition, ...], commits: list[list[Row]], blooms: frozenset[str] = frozenset()
+) -> Topic:
+    """A table with one Iceberg commit per list of rows, and bloom filters on the columns `blooms`."""
     made = topics.create(TopicDefinition(f"t{next(_numbers)}", SCHEMA, partitioning))
+    with topics.tables.load_for_commit(made.table_name).transaction() as transaction:
+        transaction.set_properties({ENABLED + name: "true" for name in blooms})
+    made = topics.load(made.name)
     ids, start = itertools.count(), 0
     for rows in commits:
         offsets = Offsets(start, start + len(rows))
@@ -254,7 +260,7 @@ def files_of(topic: Topic, rows: list[Row]) -> dict[str, list[Row]]:
     }
 
 
-@given(partitionings(), COMMITS, st.lists(FILTERS, min_size=20, max_size=20))
+@given(partitionings(), COMMITS, st.lists(FILTERS, min_size=20, max_size=20), st.frozensets(st.sampled_from([*VALUES])))
 @settings(
     max_examples=60,
     deadline=None,
@@ -262,9 +268,13 @@ def files_of(topic: Topic, rows: list[Row]) -> dict[str, list[Row]]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 def test_no_file_with_a_matching_row_is_dropped(
-    topics: Topics, partitioning: tuple[Partition, ...], commits: list[list[Row]], filters: list[Filter]
+    topics: Topics,
+    partitioning: tuple[Partition, ...],
+    commits: list[list[Row]],
+    filters: list[Filter],
+    blooms: frozenset[str],
 ) -> None:
-    topic = table_of(topics, partitioning, commits)
+    topic = table_of(topics, partitioning, commits, blooms)
     rows = [row for commit in commits for row in commit]
     files = files_of(topic, rows)
     assert sum(map(len, files.values())) == len(rows)
@@ -279,7 +289,8 @@ def test_no_file_with_a_matching_row_is_dropped(
 
 
 def assert_counts_add_up(scan: FileScan, files: int) -> None:
-    assert scan.total == files == len(scan.files) + scan.skipped_by_partition + scan.skipped_by_statistics
+    skipped = scan.skipped_by_partition + scan.skipped_by_statistics + scan.skipped_by_bloom_filter
+    assert scan.total == files == len(scan.files) + skipped
 
 
 def test_files_are_dropped_at_all(topics: Topics) -> None:
@@ -295,6 +306,20 @@ def test_files_are_dropped_at_all(topics: Topics) -> None:
         assert (len(some.files), some.skipped_by_partition, some.skipped_by_statistics) == (3, 0, 7)
         none = plan_scan(topic.table, topic.snapshot_id, StartsWith("s", "x"), ManifestCache())
         assert (len(none.files), none.skipped_by_statistics) == (0, 10)
+
+
+def test_bloom_filters_drop_what_statistics_keep(topics: Topics) -> None:
+    row = dict.fromkeys(VALUES)
+    commits = [[{**row, "n": n, "s": f"k{n}"}, {**row, "n": 1000 + n, "s": f"m{n}"}] for n in range(10)]
+    plain, blooms = table_of(topics, (), commits), table_of(topics, (), commits, frozenset({"n", "s"}))
+    for wanted in (EqualTo("n", 500), EqualTo("s", "l"), And(In("n", {500, 600}), NotNull("s")), In("s", {"l", "ka"})):
+        assert len(plan_scan(plain.table, plain.snapshot_id, wanted, ManifestCache()).files) == 10
+        scan = plan_scan(blooms.table, blooms.snapshot_id, wanted, ManifestCache())
+        assert (len(scan.files), scan.skipped_by_statistics, scan.skipped_by_bloom_filter) == (0, 0, 10)
+    one = plan_scan(blooms.table, blooms.snapshot_id, Or(EqualTo("n", 1004), EqualTo("s", "l")), ManifestCache())
+    assert (len(one.files), one.skipped_by_bloom_filter) == (1, 9)
+    either = plan_scan(blooms.table, blooms.snapshot_id, Or(EqualTo("n", 500), IsNull("d")), ManifestCache())
+    assert (len(either.files), either.skipped_by_bloom_filter) == (10, 0)
 
 
 def test_an_empty_table_has_no_files(topics: Topics) -> None:

@@ -1,6 +1,7 @@
 """DuckDB, locked down: it reads Parquet below the warehouse and the tables handed to it, and nothing else.
 
 Only SQL that the agreement room wrote reaches it. Every query has a connection of its own, so that names never meet.
+DuckDB reads damaged pages without a word, so the columns of a query are verified before it sees them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import pyarrow as pa
 from headwater.errors import HeadwaterError, QueryCancelled, QueryFailed, QueryTimeout
 from headwater.serving.agreement import Agreed, output_schema
 from headwater.serving.plan import QueryPlan, Scan
-from headwater.storage.writer import local_path
+from headwater.storage.checksums import Checksums
+from headwater.storage.writer import local_name
 
 BATCH_ROWS = 65_536
 
@@ -25,7 +27,8 @@ BATCH_ROWS = 65_536
 class Duck:
     """The one DuckDB of a process. An internal error of DuckDB invalidates it; the next query gets a new one."""
 
-    def __init__(self, warehouse: Path, memory: int, scratch: Path) -> None:
+    def __init__(self, warehouse: Path, memory: int, scratch: Path, *, verify: bool = True) -> None:
+        self._checksums = Checksums() if verify else None
         self._warehouse = warehouse
         self._memory = memory
         self._scratch = scratch
@@ -57,7 +60,7 @@ class Duck:
         assert plan.agreed is not None
         with self._lock:
             database = self._database
-        return DuckRun(database.cursor(), plan, plan.agreed, timeout, lambda: self._replace(database))
+        return DuckRun(database.cursor(), plan, plan.agreed, timeout, self._checksums, lambda: self._replace(database))
 
     def _replace(self, broken: Any) -> None:
         with self._lock:
@@ -72,9 +75,16 @@ class DuckRun:
     """A query: batches to read once, and a way to stop it."""
 
     def __init__(
-        self, cursor: Any, plan: QueryPlan, agreed: Agreed, timeout: float, on_broken: Callable[[], None]
+        self,
+        cursor: Any,
+        plan: QueryPlan,
+        agreed: Agreed,
+        timeout: float,
+        checksums: Checksums | None,
+        on_broken: Callable[[], None],
     ) -> None:
         self.schema = output_schema(agreed.output)
+        self._checksums = checksums
         self._on_broken = on_broken
         self._cursor = cursor
         self._plan = plan
@@ -90,6 +100,8 @@ class DuckRun:
         timer.start()
         try:
             for scan in self._plan.scans:
+                if self._checksums is not None:
+                    self._checksums.verify(scan.files.files, scan.columns, self._check)
                 _register(self._cursor, scan)
             self._check()
             for batch in self._cursor.sql(self._sql).to_arrow_reader(BATCH_ROWS):
@@ -138,18 +150,18 @@ class DuckRun:
 
 
 def _register(cursor: Any, scan: Scan) -> None:
-    """Make the topic's name a view of its files and its tail."""
+    """Make the name that the SQL has for a stored table a view of its files and its tail."""
     columns = ", ".join(_identifier(name) for name in scan.columns) or "1 AS _none"
     parts = []
     if scan.files.files:
-        paths = ", ".join(_literal(str(local_path(file.file_path))) for file in scan.files.files)
+        paths = ", ".join(_literal(local_name(file.file_path)) for file in scan.files.files)
         parts.append(f"SELECT {columns} FROM read_parquet([{paths}], hive_partitioning = false)")  # noqa: S608
     if scan.tail_rows.num_rows or not parts:
-        tail = f"__tail_{scan.topic.name}"
+        tail = f"__tail_{scan.name}"
         rows = scan.tail_rows.select(list(scan.columns)) if scan.columns else scan.tail_rows.select([0])
         cursor.register(tail, rows)
         parts.append(f"SELECT {columns} FROM {_identifier(tail)}")  # noqa: S608
-    cursor.execute(f"CREATE TEMP VIEW {_identifier(scan.topic.name)} AS " + " UNION ALL ".join(parts))
+    cursor.execute(f"CREATE TEMP VIEW {_identifier(scan.name)} AS " + " UNION ALL ".join(parts))
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

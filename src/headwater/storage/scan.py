@@ -1,4 +1,4 @@
-"""Which files of a snapshot a filter needs: by manifest summaries, partition values, then column statistics.
+"""Which files of a snapshot a filter needs: by manifest summaries, partition values, column statistics, bloom filters.
 
 Manifests never change, so their entries are parsed once and kept; planning a query on a table that grew by one commit
 reads one new manifest.
@@ -29,6 +29,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
 from headwater.errors import Unavailable
+from headwater.storage.blooms import BloomCache, plan_probe
 
 MAX_CACHED_FILES = 200_000
 MAX_CACHED_LISTS = 256
@@ -43,6 +44,7 @@ class FileScan:
     total: int
     skipped_by_partition: int
     skipped_by_statistics: int
+    skipped_by_bloom_filter: int
 
     @property
     def rows(self) -> int:
@@ -67,6 +69,7 @@ class ManifestCache:
         self._files = 0
         self._held: OrderedDict[str, tuple[DataFile, ...]] = OrderedDict()
         self._lists: OrderedDict[str, tuple[ManifestFile, ...]] = OrderedDict()
+        self.blooms = BloomCache()
         self._lock = Lock()
 
     def manifests(self, snapshot: Snapshot, io: FileIO) -> tuple[ManifestFile, ...]:
@@ -83,16 +86,25 @@ class ManifestCache:
 
     def files(self, manifest: ManifestFile, io: FileIO) -> tuple[DataFile, ...]:
         """The live data files that the manifest lists."""
+
+        def read() -> tuple[DataFile, ...]:
+            found = tuple(entry.data_file for entry in manifest.fetch_manifest_entry(io))
+            if any(file.content != DataFileContent.DATA for file in found):
+                raise Unavailable("the table has delete files", detail="Headwater's tables are copy-on-write.")
+            return found
+
+        return self.remembered(manifest.manifest_path, read)
+
+    def remembered(self, key: str, read: Callable[[], tuple[DataFile, ...]]) -> tuple[DataFile, ...]:
+        """What `read` found for `key` the first time: files that a manifest, which never changes, names."""
         with self._lock:
-            if (held := self._held.get(manifest.manifest_path)) is not None:
-                self._held.move_to_end(manifest.manifest_path)
+            if (held := self._held.get(key)) is not None:
+                self._held.move_to_end(key)
                 return held
-        found = tuple(entry.data_file for entry in manifest.fetch_manifest_entry(io))
-        if any(file.content != DataFileContent.DATA for file in found):
-            raise Unavailable("the table has delete files", detail="Headwater's tables are copy-on-write.")
+        found = read()
         with self._lock:
-            if manifest.manifest_path not in self._held:
-                self._held[manifest.manifest_path] = found
+            if key not in self._held:
+                self._held[key] = found
                 self._files += len(found)
             while self._files > self._max_files and len(self._held) > 1:
                 self._files -= len(self._held.popitem(last=False)[1])
@@ -103,12 +115,13 @@ def plan_scan(table: Table, snapshot_id: int | None, row_filter: BooleanExpressi
     """The files of `snapshot_id` (None: an empty table) that may hold rows matching `row_filter`."""
     snapshot = table.metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
     if snapshot is None:
-        return FileScan(None, (), 0, 0, 0)
+        return FileScan(None, (), 0, 0, 0, 0)
     schema, specs = table.schema(), table.metadata.specs()
     pruners: dict[int, _Pruner] = {}
     kept: list[DataFile] = []
-    total = by_partition = by_statistics = 0
+    total = by_partition = by_statistics = by_bloom_filter = 0
     metrics = _metrics(schema, row_filter)
+    probe = plan_probe(schema, table.metadata.properties, row_filter, cache.blooms)
     for manifest in cache.manifests(snapshot, table.io):
         spec_id = manifest.partition_spec_id
         if spec_id not in pruners:
@@ -124,9 +137,11 @@ def plan_scan(table: Table, snapshot_id: int | None, row_filter: BooleanExpressi
                 by_partition += 1
             elif not metrics(file):
                 by_statistics += 1
+            elif probe is not None and not probe(file):
+                by_bloom_filter += 1
             else:
                 kept.append(file)
-    return FileScan(snapshot_id, tuple(kept), total, by_partition, by_statistics)
+    return FileScan(snapshot_id, tuple(kept), total, by_partition, by_statistics, by_bloom_filter)
 
 
 @dataclass(frozen=True, slots=True)

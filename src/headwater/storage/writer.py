@@ -30,8 +30,10 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from headwater.catalog.durable_files import sync_file
-from headwater.storage.encodings import choose_encodings
+from headwater.storage.bloom_columns import bloom_options
+from headwater.storage.encodings import choose_encodings, leaf_paths
 from headwater.storage.schemas import arrow_schema
+from headwater.storage.seal import blank, seal
 from headwater.types import Codec
 
 ROW_GROUP_ROWS = 256 * 1024
@@ -81,6 +83,7 @@ class PartitionedWriter:
         self._new_id = new_id
         self._now = now
         self._schema = arrow_schema(target.schema)
+        self._leaves = sum(len(list(leaf_paths(field.name, field.type))) for field in self._schema)
         self._open: OrderedDict[tuple[Any, ...], _OpenFile] = OrderedDict()
         self._done: list[DataFile] = []
 
@@ -122,7 +125,10 @@ class PartitionedWriter:
             self._finish(next(iter(self._open)))
         path = self._new_path(partition)
         local_path(path).parent.mkdir(parents=True, exist_ok=True)
-        writer = pq.ParquetWriter(local_path(path), self._schema, **parquet_options(self._target.layout, first))
+        target = self._target
+        blooms = bloom_options(target.schema, target.properties, target.layout.row_group_rows)
+        options = parquet_options(target.layout, first) | {"bloom_filter_options": blooms}
+        writer = pq.ParquetWriter(local_path(path), self._schema, **options)
         self._open[key] = _OpenFile(path, partition, writer)
         return self._open[key]
 
@@ -144,7 +150,9 @@ class PartitionedWriter:
     def _finish(self, key: tuple[Any, ...]) -> None:
         open_file = self._open[key]  # stays there until it is done, so that `abort` finds it
         self._drain(open_file)
+        open_file.writer.add_key_value_metadata(blank(self._leaves))
         open_file.writer.close()
+        seal(local_path(open_file.path))
         sync_file(local_path(open_file.path))
         self._done.append(data_file(open_file.path, open_file.partition, self._target))
         del self._open[key]
@@ -233,4 +241,9 @@ def data_file(path: str, partition: Record, target: Target) -> DataFile:
 
 def local_path(location: str) -> Path:
     """The path behind a `file:` location, taken literally as Iceberg's readers do: `%` stands for itself."""
-    return Path(location.removeprefix("file://") if location.startswith("file://") else location.removeprefix("file:"))
+    return Path(local_name(location))
+
+
+def local_name(location: str) -> str:
+    """The same as text."""
+    return location.removeprefix("file://") if location.startswith("file://") else location.removeprefix("file:")
