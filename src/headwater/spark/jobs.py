@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
-from headwater.errors import HeadwaterError, QueryCancelled, QueryFailed, Unavailable
+from headwater.errors import Corrupt, HeadwaterError, QueryCancelled, QueryFailed, Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +70,7 @@ class RunningQuery:
 
 @contextmanager
 def query_errors() -> Iterator[None]:
-    """Turn what Spark raises inside the block into QueryCancelled, QueryFailed or, if the JVM is gone, Unavailable."""
+    """Turn what Spark raises inside the block into the errors of `failure` or, if the JVM is gone, Unavailable."""
     from py4j.protocol import Py4JJavaError, Py4JNetworkError
     from pyspark.errors import PySparkException
 
@@ -86,6 +86,12 @@ def failure(message: str) -> HeadwaterError:
     """The error for a query that Spark let in and then failed, from Spark's message."""
     if _CANCELLED.search(message):
         return QueryCancelled("query was cancelled")
+    if "CRC checksum verification failed" in message:
+        return Corrupt(
+            "a data file that the query reads is damaged",
+            detail="A page does not match its checksum.",
+            hint="Run `headwater doctor --deep` to find every damaged file, and restore them from a backup.",
+        )
     return QueryFailed("query failed", detail=f"{reason_of(message)[0]}.")
 
 

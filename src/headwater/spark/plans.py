@@ -1,21 +1,20 @@
 """Spark's plans as Python values: what a parsed plan is made of, and what an analyzed one reads.
 
 Asking a JVM object for its parts over py4j costs a round trip per node, so a small Java class walks the plan inside the
-JVM and returns text. It is compiled once per JVM by the compiler that Spark itself ships.
+JVM and returns text.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
+
+from headwater.spark.compiled import compiled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_compiling = threading.Lock()
 _ESCAPES = {"\\": "\\", "t": "\t", "n": "\n", "r": "\r"}
 
 
@@ -99,20 +98,4 @@ def _unescape(field: str) -> str:
 
 
 def _walker(session: SparkSession) -> Any:
-    gateway = session.sparkContext._gateway
-    # py4j remembers methods by class name: a second class of the same name in one JVM would break both.
-    with _compiling:
-        # Not getattr: a gateway answers for any name with a member of its entry point.
-        walker = vars(gateway).get("plan_walker")
-        if walker is None:
-            walker = gateway.plan_walker = _compile(gateway.jvm, "PlanWalker")
-        return walker
-
-
-def _compile(jvm: Any, name: str) -> Any:
-    """An instance of the Java class `name` from this package's sources."""
-    source = files("headwater.spark").joinpath(f"{name}.java").read_text(encoding="utf-8")
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
-    compiler.cook(source)
-    return compiler.getClassLoader().loadClass(name).newInstance()
+    return compiled(session, "PlanWalker")

@@ -1,7 +1,8 @@
-"""One Iceberg transaction: files, the consumed range in the summary, the position in a property.
+"""One Iceberg transaction: files that come, files that go, a summary, and properties, all of it or nothing.
 
-A commit names the position it starts from. If the table is at another, somebody else consumed those records already and
-the commit fails (StaleCommit); if only other things moved (a compaction), it is tried again on the new base.
+A commit is made for a base. Whoever commits says by `check` what must still hold there; if it does not, the commit is
+refused (StaleCommit) and nothing is written. If only other things moved (an append beside a compaction, a tag), it is
+tried again on the new base.
 """
 
 from __future__ import annotations
@@ -9,19 +10,53 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate
 
-from headwater.errors import Conflict, StaleCommit
+from headwater.errors import Conflict, HeadwaterError, SnapshotGone, StaleCommit
+from headwater.storage.snapshot import ExactFiles
 from headwater.types import Offsets
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a commit does: `replace` keeps all rows as they are (compaction), `overwrite` does not.
+
+    Without any file it still makes a snapshot, so that positions in `properties` have versions.
+    """
+
+    added: Sequence[DataFile] = field(default=(), repr=False)
+    removed: Sequence[DataFile] = field(default=(), repr=False)
+    operation: Literal["append", "overwrite", "replace"] = "append"
+    summary: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    schema: Schema | None = None  # replaces the table's columns; its field ids are new to the table
+
+    def __post_init__(self) -> None:
+        if self.operation == "append" and self.removed:
+            raise ValueError("an append removes no files")
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The snapshot that a commit made, and what it added."""
+
+    snapshot_id: int
+    files: int
+    rows: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,72 +68,99 @@ class Position:
     summary_to: str
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    snapshot_id: int
-    consumed: Offsets
-    files: int
-    rows: int
-    bytes: int
+def commit(load: Callable[[], Table], change: Change, check: Callable[[Table], None]) -> Committed:
+    """Apply `change` once; `check` sees every base that is tried and raises StaleCommit if the change does not fit it.
+
+    A file to remove that is no longer live is a StaleCommit too.
+    """
+    for _ in _attempts("a commit"):
+        table = load()
+        check(table)
+        snapshot_id = table.metadata.new_snapshot_id()
+        try:
+            _commit(table, change, snapshot_id)
+        except CommitFailedException:
+            log.info("commit lost a race, trying again", extra={"table": table.name()})
+            continue
+        except HeadwaterError:
+            raise
+        except Exception:
+            # The outcome is unknown (a lost reply, a locked file after the swap): the history says what happened.
+            if not _on_main(load(), snapshot_id):
+                raise
+        return _committed(snapshot_id, change.added)
+    raise AssertionError
 
 
 def append(
     load: Callable[[], Table], files: Sequence[DataFile], consumed: Offsets, position: Position, table_id: str
 ) -> Committed:
     """Commit `files` as the records `consumed`, once; the position moves in the same transaction."""
-    for attempt in range(ATTEMPTS):
-        table = load()
-        _check_base(table, consumed, position, table_id)
-        try:
-            return _commit(table, files, consumed, position)
-        except CommitFailedException:
-            log.info("commit lost a race, trying again", extra={"table": table.name(), "attempt": attempt})
-            time.sleep(random.uniform(0, 0.05 * (attempt + 1)))
-        except Exception:
-            # The outcome is unknown (a lost reply, a locked file after the swap): the position says what happened.
-            if landed := _landed(load(), consumed, position):
-                return Committed(landed, consumed, len(files), _rows(files), _bytes(files))
-            raise
-    raise Conflict(f'table "{table.name()[-1]}" changed {ATTEMPTS} times during a commit', hint="Try again.")
-
-
-def _check_base(table: Table, consumed: Offsets, position: Position, table_id: str) -> None:
-    at = int(table.metadata.properties[position.property])
-    if str(table.metadata.table_uuid) != table_id or at != consumed.start:
-        raise StaleCommit(
-            f'commit of {consumed} to table "{table.name()[-1]}" came too late',
-            detail=f"The table's position is {at}, or the table was made anew.",
-            hint="Nothing was written twice; plan the work again.",
-        )
-
-
-def _commit(table: Table, files: Sequence[DataFile], consumed: Offsets, position: Position) -> Committed:
     summary = {position.summary_from: str(consumed.start), position.summary_to: str(consumed.end)}
+    change = Change(files, summary=summary, properties={position.property: str(consumed.end)})
+
+    def check(table: Table) -> None:
+        at = int(table.metadata.properties[position.property])
+        if str(table.metadata.table_uuid) != table_id or at != consumed.start:
+            raise StaleCommit(
+                f'commit of {consumed} to table "{table.name()[-1]}" came too late',
+                detail=f"The table's position is {at}, or the table was made anew.",
+                hint="Nothing was written twice; plan the work again.",
+            )
+
+    return commit(load, change, check)
+
+
+def tag(load: Callable[[], Table], name: str, snapshot_id: int | None) -> None:
+    """Let the tag `name` point to a snapshot, which then does not expire; None removes it."""
+    for _ in _attempts("tagging"):
+        table = load()
+        if _tagged(table, name) == snapshot_id:
+            return
+        if snapshot_id is not None and table.metadata.snapshot_by_id(snapshot_id) is None:
+            raise SnapshotGone(f'snapshot {snapshot_id} of table "{table.name()[-1]}" does not exist')
+        try:
+            with table.manage_snapshots() as snapshots:
+                if snapshot_id is None:
+                    snapshots.remove_tag(name)
+                else:
+                    snapshots.create_tag(snapshot_id, name)
+        except (CommitFailedException, ValueError):
+            continue  # somebody moved the tag, or the snapshot expired just now: look again
+        except Exception:
+            if _tagged(load(), name) != snapshot_id:
+                raise
+        return
+
+
+def _attempts(what: str) -> Iterator[int]:
+    for attempt in range(ATTEMPTS):
+        yield attempt
+        time.sleep(random.uniform(0, 0.05 * (attempt + 1)))
+    raise Conflict(f"the table changed {ATTEMPTS} times during {what}", hint="Try again.")
+
+
+def _commit(table: Table, change: Change, snapshot_id: int) -> None:
     with table.transaction() as transaction:
-        transaction.set_properties({position.property: str(consumed.end)})
-        with transaction.update_snapshot(snapshot_properties=summary).merge_append() as snapshot:
-            for file in files:
-                snapshot.append_data_file(file)
-    current = table.metadata.current_snapshot()
-    assert current is not None
-    return Committed(current.snapshot_id, consumed, len(files), _rows(files), _bytes(files))
+        if change.properties:
+            transaction.set_properties(dict(change.properties))
+        if change.schema is not None:
+            new_id = max(schema.schema_id for schema in table.metadata.schemas) + 1
+            schema = Schema(*change.schema.fields, schema_id=new_id)
+            transaction._apply((AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate()))
+        ExactFiles(transaction, change.added, change.removed, change.operation, change.summary, snapshot_id).commit()
 
 
-def _landed(table: Table, consumed: Offsets, position: Position) -> int | None:
-    """The snapshot on the main branch that committed exactly `consumed`."""
-    for snapshot in table.metadata.snapshots[::-1]:
-        summary = snapshot.summary
-        if summary is None or summary[position.summary_from] is None:
-            continue
-        if (summary[position.summary_from], summary[position.summary_to]) == (str(consumed.start), str(consumed.end)):
-            at = int(table.metadata.properties[position.property])
-            return snapshot.snapshot_id if at >= consumed.end else None
-    return None
+def _on_main(table: Table, snapshot_id: int) -> bool:
+    line = ancestors_of(table.metadata.current_snapshot(), table.metadata)
+    return any(snapshot.snapshot_id == snapshot_id for snapshot in line)
 
 
-def _rows(files: Sequence[DataFile]) -> int:
-    return sum(file.record_count for file in files)
+def _tagged(table: Table, name: str) -> int | None:
+    ref = table.metadata.refs.get(name)
+    return ref.snapshot_id if ref is not None else None
 
 
-def _bytes(files: Sequence[DataFile]) -> int:
-    return sum(file.file_size_in_bytes for file in files)
+def _committed(snapshot_id: int, files: Sequence[DataFile]) -> Committed:
+    rows = sum(file.record_count for file in files)
+    return Committed(snapshot_id, len(files), rows, sum(file.file_size_in_bytes for file in files))

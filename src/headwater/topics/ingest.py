@@ -25,7 +25,7 @@ from headwater.errors import Corrupt, HeadwaterError, StaleCommit
 from headwater.observability.failpoints import failpoint
 from headwater.storage.commit import Committed, Position, append
 from headwater.storage.writer import Layout, PartitionedWriter, Target, local_path
-from headwater.topics.ingest_failures import STORAGE, came_too_late, ingest_error
+from headwater.topics.ingest_failures import came_too_late, ingest_error, storage_errors
 from headwater.topics.ingest_plan import Ingest, IngestPlan, Wait, plan_ingest, split
 from headwater.topics.log import Entry, Log, LogTopic
 from headwater.topics.log_entries import check_dense
@@ -81,6 +81,7 @@ class Ingester:
         *,
         max_bytes: int,
         now: Callable[[], float] = time.time,
+        on_commit: Callable[[], None] = lambda: None,
     ) -> None:
         self._topics = topics
         self._log = log
@@ -88,6 +89,7 @@ class Ingester:
         self._spark = spark
         self._max_bytes = max_bytes
         self._now = now
+        self._on_commit = on_commit
         self._last_commit: dict[str, float] = {}
 
     def plan(self, name: str, *, force: bool = False) -> tuple[Topic, IngestPlan]:
@@ -150,7 +152,7 @@ class Ingester:
     def _commit(self, topic: Topic, plan: Ingest) -> Ingested:
         try:
             return self._write_and_commit(topic, plan)
-        except STORAGE as failed:
+        except storage_errors() as failed:
             raise ingest_error(failed, topic.name) from failed
 
     def _write_and_commit(self, topic: Topic, plan: Ingest) -> Ingested:
@@ -167,6 +169,7 @@ class Ingester:
         if topic.definition.options.dedup_key:
             self._log.forget_keys(log_topic(topic), topic.definition.options.dedup_horizon)
         failpoint("ingest.after_trim")
+        self._on_commit()
         seconds = time.perf_counter() - started
         return Ingested(
             topic.name, plan.consumed, committed.snapshot_id, committed.files, committed.bytes, seconds, plan.reason
@@ -175,7 +178,7 @@ class Ingester:
     def _write(self, topic: Topic, plan: Ingest) -> list[DataFile]:
         try:
             files = write_files(self._spark(), self._log_path, target(topic), plan.entries)
-        except (HeadwaterError, *STORAGE) as failed:
+        except storage_errors(HeadwaterError) as failed:
             if self._moved(topic):  # entries that were planned for have left the log
                 raise came_too_late(topic.name, plan.consumed) from failed
             raise
@@ -217,7 +220,7 @@ def write_files(spark: SparkSession, log_path: Path, into: Target, entries: Sequ
         for entries in assigned:
             try:
                 yield write_entries(log_path, into, entries)
-            except (HeadwaterError, *STORAGE) as failed:
+            except storage_errors(HeadwaterError) as failed:
                 # As a value: Spark would turn it into text, and the files of other tasks would stay.
                 yield ingest_error(failed, into.table)
 

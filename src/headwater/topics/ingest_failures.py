@@ -5,34 +5,39 @@ from __future__ import annotations
 import errno
 import sqlite3
 
-from sqlalchemy.exc import DBAPIError
-
 from headwater.errors import HeadwaterError, StaleCommit, StorageBusy, Unavailable
 from headwater.types import Offsets
-
-STORAGE = (OSError, sqlite3.Error, DBAPIError)
-"""What files, disks and databases raise; anything else is a bug and goes on as it is."""
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _KEPT = "The log keeps the records that were not committed."
 
 
+def storage_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """What files, disks and databases raise, and `more`; anything else is a bug and goes on as it is."""
+    from sqlalchemy.exc import DBAPIError  # here: importing it takes longer than most commands, and few need it
+
+    return (OSError, sqlite3.Error, DBAPIError, *more)
+
+
 def ingest_error(failed: Exception, topic: str) -> HeadwaterError:
     """A failure of files or databases while `topic` was ingested, as an error for users."""
+    return storage_error(failed, f'ingest of topic "{topic}"', _KEPT)
+
+
+def storage_error(failed: Exception, work: str, left: str) -> HeadwaterError:
+    """A failure of files or databases during `work`, as an error for users that says what is `left`."""
     if isinstance(failed, HeadwaterError):
         return failed
     text = str(failed).splitlines()[0]
     if getattr(failed, "errno", None) in _NO_ROOM or "disk is full" in text:
-        return StorageBusy(
-            f'disk is full, ingest of topic "{topic}" stopped', detail=_KEPT, hint="Free some space and try again."
-        )
+        return StorageBusy(f"disk is full, {work} stopped", detail=left, hint="Free some space and try again.")
     if "locked" in text or "busy" in text:
         return StorageBusy(
-            f'catalog stayed locked, ingest of topic "{topic}" stopped',
-            detail=f"Another process held it for longer than the setting busy_timeout. {_KEPT}",
+            f"catalog stayed locked, {work} stopped",
+            detail=f"Another process held it for longer than the setting busy_timeout. {left}",
             hint="Try again.",
         )
-    return Unavailable(f'ingest of topic "{topic}" failed', detail=f"{text}. {_KEPT}")
+    return Unavailable(f"{work} failed", detail=f"{text}. {left}")
 
 
 def came_too_late(topic: str, consumed: Offsets) -> StaleCommit:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import TYPE_CHECKING
 
 from headwater.catalog.topics import Topic, Topics
 from headwater.errors import StaleCommit, TopicNotFound
 from headwater.observability.metrics import Metrics
-from headwater.state.leases import Leases
 from headwater.topics.ingest import Ingested, Ingester, log_topic
 from headwater.topics.ingest_plan import Wait
 from headwater.topics.log import Log
+
+if TYPE_CHECKING:
+    from headwater.state.leases import Leases
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +25,7 @@ class IngestLoop:
     """A thread that calls the ingester until it is stopped; a failing topic waits longer each time, others go on."""
 
     def __init__(
-        self, topics: Topics, wal: Log, ingester: Ingester, leases: Leases, metrics: Metrics, *, poll: float, ttl: float
+        self, topics: Topics, wal: Log, ingester: Ingester, leases: Leases, metrics: Metrics, *, poll: float
     ) -> None:
         self._topics = topics
         self._wal = wal
@@ -30,7 +33,6 @@ class IngestLoop:
         self._leases = leases
         self._metrics = metrics
         self._poll = poll
-        self._ttl = ttl
         self._stop = threading.Event()
         self._failures: dict[str, int] = {}
         self._pause: dict[str, float] = {}
@@ -84,27 +86,10 @@ class IngestLoop:
             return plan
         if not self._leases.acquire(f"ingest:{name}"):
             return Wait("another process ingests")
-        done = self._run_renewing(name)
+        with self._leases.renewing(f"ingest:{name}"):
+            done = self._ingester.run(name)
         self._measure(self._topics.load(name))
         return done
-
-    def _run_renewing(self, name: str) -> Ingested | Wait:
-        """One run of the ingester, the lease renewed while it lasts."""
-        done = threading.Event()
-
-        def renew() -> None:
-            while not done.wait(self._ttl / 3):
-                try:
-                    self._leases.renew(f"ingest:{name}")
-                except Exception as failed:  # a lost lease costs work, never records: commits are fenced
-                    log.warning("lease was not renewed", extra={"topic": name, "error": str(failed)})
-
-        renewer = threading.Thread(target=renew, name="headwater-lease", daemon=True)
-        renewer.start()
-        try:
-            return self._ingester.run(name)
-        finally:
-            done.set()
 
     def _failed(self, name: str, failed: Exception) -> None:
         count = self._failures[name] = self._failures.get(name, 0) + 1

@@ -1,0 +1,87 @@
+"""Data files and snapshots as Spark frames, through Iceberg's vectorised reader.
+
+Spark's own Parquet reader does not know all encodings that our files use, nor field ids. Iceberg's does, and can be
+told to read exactly some files: what views need of a change, and a rewrite of the files it rewrites.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.manifest import DataFile
+from pyspark.sql import DataFrame, SparkSession
+
+from headwater.catalog.iceberg import NAME
+from headwater.errors import Corrupt
+from headwater.spark.compiled import compiled
+from headwater.storage.filter_json import filter_json
+from headwater.storage.writer import local_path
+from headwater.types import TableName
+
+
+@contextmanager
+def read_files(
+    session: SparkSession, table: TableName, files: Sequence[DataFile], row_filter: BooleanExpression | None = None
+) -> Iterator[DataFrame]:
+    """The rows of exactly these files, in the table's current schema; the frame can be run inside the block only.
+
+    Row groups in which `row_filter` cannot hold are skipped. Rows are not filtered: the caller does that.
+    """
+    if not files:
+        yield session.read.table(f"{NAME}.{table}").where("false")
+        return
+    with staged_files(session, table, files, row_filter) as staged:
+        yield staged.frame
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFiles:
+    """Files that a frame reads, and frames made of it; which ones can be changed between two runs."""
+
+    frame: DataFrame
+    table: TableName
+    id: str
+
+    def narrow(self, files: Sequence[DataFile]) -> None:
+        """From now on read these files whole; there must be some."""
+        _check_present(self.table, files)
+        compiled(self.frame.sparkSession, "TaskSets").restage(self.id, _listed(files))
+
+
+@contextmanager
+def staged_files(
+    session: SparkSession, table: TableName, files: Sequence[DataFile], row_filter: BooleanExpression | None = None
+) -> Iterator[StagedFiles]:
+    """What `read_files` reads, with a hold on it; there must be some files."""
+    _check_present(table, files)
+    sets, staged = compiled(session, "TaskSets"), uuid.uuid4().hex
+    condition = filter_json(AlwaysTrue() if row_filter is None else row_filter)
+    rows = sets.read(session._jsparkSession, f"{NAME}.{table}", staged, _listed(files), condition)
+    try:
+        yield StagedFiles(DataFrame(rows, session), table, staged)
+    finally:
+        sets.release(staged)
+
+
+def _listed(files: Sequence[DataFile]) -> str:
+    return json.dumps([[file.file_path, file.file_size_in_bytes, file.record_count] for file in files])
+
+
+def read_snapshot(session: SparkSession, table: TableName, snapshot_id: int) -> DataFrame:
+    """The table's rows at a snapshot, in the schema it had then."""
+    return session.read.option("versionAsOf", snapshot_id).table(f"{NAME}.{table}")
+
+
+def _check_present(table: TableName, files: Sequence[DataFile]) -> None:
+    for file in files:
+        if not local_path(file.file_path).exists():
+            raise Corrupt(
+                f'file "{file.file_path}" of table "{table.name}" does not exist',
+                detail="It was removed although a snapshot refers to it, or that snapshot has expired meanwhile.",
+                hint="Try again; `headwater doctor --deep` checks all files.",
+            )

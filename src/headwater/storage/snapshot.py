@@ -1,0 +1,105 @@
+"""A PyIceberg snapshot that adds and removes exactly the files it is given.
+
+PyIceberg's own overwrite finds manifests by a predicate over partition values, which not every type survives, carries
+manifests without live files along for ever, never merges, and does not know the operation `replace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.table import Transaction
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update.snapshot import _MergeAppendFiles
+from pyiceberg.typedef import EMPTY_DICT
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+from headwater.errors import StaleCommit
+
+
+class ExactFiles(_MergeAppendFiles):
+    """The files of the parent snapshot, without `removed`, with `added`; StaleCommit if a removed file is not there."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile],
+        operation: Literal["append", "overwrite", "replace"],
+        summary: Mapping[str, str],
+        snapshot_id: int,
+    ) -> None:
+        # PyIceberg computes totals for the operations that it writes itself; `replace` has those of an overwrite.
+        computed = Operation.APPEND if operation == "append" else Operation.OVERWRITE
+        super().__init__(computed, transaction, transaction._table.io, snapshot_properties=dict(summary))
+        self._named = Operation(operation)
+        self._snapshot_id = snapshot_id
+        self._added_data_files = list(added)
+        self._deleted_data_files = set(removed)
+        self._touched: dict[ManifestFile, list[ManifestEntry]] = {}
+
+    def _build_delete_files_partition_predicate(self) -> None:
+        """Not needed: files are found by their paths."""
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        # Called before anything is written, so a stale removal leaves nothing behind.
+        self._touched = self._find_touched()
+        entries = [entry for entries in self._touched.values() for entry in entries]
+        found = {entry.data_file: entry for entry in entries if entry.data_file in self._deleted_data_files}
+        if missing := self._deleted_data_files - found.keys():
+            raise StaleCommit(
+                f"{len(missing)} files to remove are not in the table any more",
+                detail=f"One of them is {min(file.file_path for file in missing)}.",
+                hint="Nothing was written; plan the work again.",
+            )
+        self._deleted_data_files = set(found)  # those that manifests hold know their partition spec
+        return [_with_status(entry, ManifestEntryStatus.DELETED, self._snapshot_id) for entry in found.values()]
+
+    def _find_touched(self) -> dict[ManifestFile, list[ManifestEntry]]:
+        """The manifests that list a file to remove, with their live entries."""
+        if not self._deleted_data_files:
+            return {}
+        manifests = super()._existing_manifests()
+        read = ExecutorFactory.get_or_create().map(self.fetch_manifest_entry, manifests)
+        return {
+            manifest: entries
+            for manifest, entries in zip(manifests, read, strict=True)
+            if any(entry.data_file in self._deleted_data_files for entry in entries)
+        }
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        manifests = super()._existing_manifests()
+        kept = [manifest for manifest in manifests if manifest not in self._touched]
+        for manifest, entries in self._touched.items():
+            if remaining := [entry for entry in entries if entry.data_file not in self._deleted_data_files]:
+                kept.append(self._rewritten(manifest, remaining))
+        return kept
+
+    def _rewritten(self, manifest: ManifestFile, entries: Sequence[ManifestEntry]) -> ManifestFile:
+        with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
+            for entry in entries:
+                writer.add_entry(_with_status(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id))
+        return writer.to_manifest_file()
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        return Summary(self._named, **super()._summary(snapshot_properties).additional_properties)
+
+    def _validate_concurrency(self) -> None:
+        """Not needed: a commit goes to the base that was checked, or fails."""
+
+    def _refresh_for_retry(self) -> None:
+        # A table's properties may ask PyIceberg to move the commit to a newer base by itself, unchecked.
+        raise CommitFailedException("the table has changed")
+
+
+def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot_id,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
