@@ -25,6 +25,9 @@ DEAD_SUFFIX = "__dead"
 TOPICS = "topics"
 """The Iceberg namespace in which topics live."""
 
+VIEWS = "views"
+"""The Iceberg namespace in which materialized views live."""
+
 
 def checked_name(name: str, kind: str) -> str:
     """`name`, if it may become an identifier and a path segment; otherwise InvalidName."""
@@ -54,6 +57,10 @@ class TableName:
     @classmethod
     def topic(cls, name: str) -> TableName:
         return cls(TOPICS, checked_name(name, "topic"))
+
+    @classmethod
+    def view(cls, name: str) -> TableName:
+        return cls(VIEWS, checked_name(name, "materialized view"))
 
     @property
     def identifier(self) -> tuple[str, str]:
@@ -134,3 +141,41 @@ class TopicDefinition:
     schema: Schema
     partitioning: tuple[Partition, ...] = ()
     options: TopicOptions = field(default_factory=TopicOptions)
+
+
+RefreshMode = Literal["immediate", "periodic", "manual", "on_query", "continuous"]
+"""When a view is refreshed."""
+
+RefreshMethod = Literal["auto", "incremental", "full"]
+"""How a view is refreshed; `auto` recomputes where nothing else applies or where it is cheaper."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """What `WITH (...)` sets on a view, in base units; the option `refresh` sets `mode`, `method` or both."""
+
+    mode: RefreshMode = "periodic"
+    method: RefreshMethod = "auto"
+    interval: float = 60.0
+    max_staleness: float = 0.0
+    compact: Literal["auto", "off"] = "auto"
+    verify_every: int = 0
+    verify_sample: int = 100
+    compression: Codec = "zstd"
+    compression_level: int | None = None
+    target_file_size: int = 128 * 1024**2
+    description: str = ""
+
+    @property
+    def refresh(self) -> tuple[RefreshMode, RefreshMethod]:
+        """The value of the option `refresh`."""
+        return self.mode, self.method
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDefinition:
+    """A materialized view as its creator described it; `query` is the text as it was written."""
+
+    name: str
+    query: str
+    options: ViewOptions = field(default_factory=ViewOptions)

@@ -1,7 +1,7 @@
 """Statements, queries, schemas and error texts against `tests/golden/parse/*.slt`.
 
-A case is a directive (`parse`, `script`, `topics`, `schema json|sql|avsc`), the text, `----`, and what came of it, up
-to `====`. With HEADWATER_REWRITE=1 the files are rewritten; a person reads the diff.
+A case is a directive (`parse`, `script`, `topics`, `relations`, `windows`, `schema json|sql|avsc`), the text, `----`,
+and what came of it, up to `====`. With HEADWATER_REWRITE=1 the files are rewritten; a person reads the diff.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import pytest
 
 from headwater.errors import HeadwaterError
 from headwater.sql.definition import notices
-from headwater.sql.names import normalise_topics
+from headwater.sql.names import normalise, normalise_topics
 from headwater.sql.parse import parse, parse_script
-from headwater.sql.render import render_create
+from headwater.sql.render import render_create, render_create_view
 from headwater.sql.schema_files import read_schema
-from headwater.sql.statements import CreateTopic, Statement
+from headwater.sql.statements import CreateTopic, CreateView, Statement
+from headwater.sql.view_options import view_notices
+from headwater.sql.windows import rewrite_windows
 from headwater.types import TopicDefinition
 
 FILES = sorted((Path(__file__).parent / "parse").glob("*.slt"))
@@ -66,6 +68,11 @@ def evaluate(directive: str, text: str) -> str:
             return "\n".join(show(statement) for statement in parse_script(text))
         case ["topics"]:
             return normalise_topics(text).replace("  ", " ·") + "|"
+        case ["relations"]:
+            found = normalise(text)
+            return "\n".join((found.text.replace("  ", " ·") + "|", *map(repr, found.relations)))
+        case ["windows"]:
+            return rewrite_windows(text)
         case ["schema", ("json" | "sql" | "avsc") as kind]:
             schema, partitioning, options = read_schema(text, kind)
             return show_definition(TopicDefinition("t", schema, partitioning, options))
@@ -73,9 +80,15 @@ def evaluate(directive: str, text: str) -> str:
 
 
 def show(statement: Statement) -> str:
-    if not isinstance(statement, CreateTopic):
-        return repr(statement)
-    return f"CreateTopic(if_not_exists={statement.if_not_exists})\n{show_definition(statement.definition)}"
+    match statement:
+        case CreateTopic(definition, if_not_exists):
+            return f"CreateTopic(if_not_exists={if_not_exists})\n{show_definition(definition)}"
+        case CreateView(view, or_replace, if_not_exists):
+            said = [f"notice: {notice}" for notice in view_notices(view.options)]
+            shown = (f"CreateView(or_replace={or_replace}, if_not_exists={if_not_exists})", repr(view.query))
+            return "\n".join((*shown, repr(view.options), *said, render_create_view(view)))
+        case _:
+            return repr(statement)
 
 
 def show_definition(definition: TopicDefinition) -> str:
@@ -106,4 +119,5 @@ def test_golden(path: Path) -> None:
 
 
 def test_there_are_golden_files() -> None:
-    assert {path.stem for path in FILES} >= {"create", "errors", "queries", "schema_files", "statements", "topics"}
+    expected = "create errors queries relations rows schema_files statements topics view_errors views windows"
+    assert {path.stem for path in FILES} == set(expected.split())

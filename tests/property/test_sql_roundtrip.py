@@ -32,7 +32,8 @@ from pyiceberg.types import (
 from headwater.errors import HeadwaterError
 from headwater.sql.definition import checked_definition, notices
 from headwater.sql.names import normalise_topics
-from headwater.sql.options import COMPRESSION_LEVELS, OPTIONS, parse_options, render_options
+from headwater.sql.option_table import COMPRESSION_LEVELS
+from headwater.sql.options import OPTIONS, parse_options, render_options
 from headwater.sql.parse import parse, parse_script
 from headwater.sql.partitioning import check_partitioning
 from headwater.sql.render import render_create

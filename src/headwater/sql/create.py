@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headwater.errors import InvalidOption
 from headwater.sql.cursor import Cursor
 from headwater.sql.definition import checked_definition, checked_topic_name
+from headwater.sql.option_clause import OptionClause
 from headwater.sql.options import option, parse_options
 from headwater.sql.partitioning import check_partitioning, read_partitioning
 from headwater.sql.schema_text import read_columns
@@ -33,7 +33,7 @@ class _Clauses:
     """What follows the columns, and the token that each part came from, so that errors point at it."""
 
     partitioning: tuple[Partition, ...] = ()
-    options: dict[str, object] = field(default_factory=dict)
+    options: OptionClause = field(default_factory=lambda: OptionClause(option))
     places: dict[str, Token] = field(default_factory=dict)
 
 
@@ -56,8 +56,9 @@ def read_create(cursor: Cursor) -> CreateTopic:
     clauses = _read_clauses(cursor)
     with cursor.locating(clauses.places.get("PARTITIONED", named)):
         check_partitioning(schema, clauses.partitioning)
-    with cursor.locating(clauses.places.get("dedup_key", named)):
-        return CreateTopic(checked_definition(name, schema, clauses.partitioning, clauses.options), if_not_exists)
+    with cursor.locating(clauses.options.places.get("dedup_key", named)):
+        definition = checked_definition(name, schema, clauses.partitioning, clauses.options.values)
+    return CreateTopic(definition, if_not_exists)
 
 
 def _read_clauses(cursor: Cursor) -> _Clauses:
@@ -67,74 +68,16 @@ def _read_clauses(cursor: Cursor) -> _Clauses:
         if token.keyword in clauses.places:
             raise cursor.unexpected(f"{token.keyword} once")
         if cursor.accept("COMMENT"):
-            _set(cursor, clauses, "description", token, cursor.string("a comment"))
+            clauses.options.set(cursor, "description", token, cursor.string("a comment"))
         elif cursor.accept("PARTITIONED"):
             cursor.expect("BY")
             cursor.expect_symbol("(", "PARTITIONED BY")
             clauses.partitioning = read_partitioning(cursor)
             cursor.expect_symbol(")", "the partition fields")
         elif cursor.accept("WITH"):
-            _read_options(cursor, clauses)
+            clauses.options.read(cursor, "WITH")
         else:
             raise cursor.unexpected("COMMENT, PARTITIONED BY or WITH", hint=_INSTEAD.get(token.keyword), known=_CLAUSES)
         clauses.places[token.keyword] = token
-    _check_options(cursor, clauses)
+    clauses.options.check(cursor, parse_options)
     return clauses
-
-
-def _read_options(cursor: Cursor, clauses: _Clauses) -> None:
-    cursor.expect_symbol("(", "WITH")
-    while not cursor.accept_symbol(")"):
-        key = cursor.token
-        if key.kind not in ("word", "quoted", "string"):
-            raise cursor.unexpected("an option, as in compression = 'zstd'")
-        name = cursor.advance().value
-        with cursor.locating(key):
-            option(name)
-        cursor.expect_symbol("=", f'option "{name}"')
-        place = cursor.token
-        _set(cursor, clauses, name, place, _read_value(cursor))
-        if not cursor.accept_symbol(","):
-            cursor.expect_symbol(")", "the options")
-            return
-
-
-def _set(cursor: Cursor, clauses: _Clauses, name: str, place: Token, value: object) -> None:
-    """Keep an option's value if it is the first one and is taken."""
-    if name in clauses.options:
-        raise cursor.located(InvalidOption(f'option "{name}" is set twice', option=name), place)
-    with cursor.locating(place):
-        option(name).read(value)
-    clauses.options[name] = value
-    clauses.places[name] = place
-
-
-def _check_options(cursor: Cursor, clauses: _Clauses) -> None:
-    """Check the options against each other, pointing at the one that the error is about."""
-    try:
-        parse_options(clauses.options)
-    except InvalidOption as error:
-        raise cursor.located(error, clauses.places[error.data["option"]]) from None
-
-
-def _read_value(cursor: Cursor) -> object:
-    """A string, a number, a bare word, or a list of them in brackets."""
-    if cursor.accept_symbol("("):
-        values = [_read_scalar(cursor)]
-        while cursor.accept_symbol(","):
-            values.append(_read_scalar(cursor))
-        cursor.expect_symbol(")", "the list")
-        return values
-    return _read_scalar(cursor)
-
-
-def _read_scalar(cursor: Cursor) -> object:
-    sign = "-" if cursor.accept_symbol("-") else ""
-    token = cursor.token
-    if token.kind == "string" and not sign:
-        return cursor.advance().value
-    if token.kind == "number":
-        return sign + cursor.advance().text
-    if token.kind == "word" and not sign:
-        return None if cursor.advance().keyword == "NULL" else token.text
-    raise cursor.unexpected("a value")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from headwater.errors import HeadwaterError, InvalidInput, InvalidStatement
 from headwater.sql.positions import excerpt, line_and_column
 from headwater.sql.tokens import Token, tokenise
-from headwater.types import TOPICS, checked_name
+from headwater.types import TOPICS, VIEWS, checked_name
 
 
 def closest(word: str, known: Sequence[str]) -> str | None:
@@ -18,14 +18,31 @@ def closest(word: str, known: Sequence[str]) -> str | None:
     return next((each for each in known if each.lower() == found[0]), None) if found else None
 
 
+def located(error: HeadwaterError, text: str, start: int, end: int) -> HeadwaterError:
+    """The same error with line, column and excerpt of `text[start:end]`, unless it has them."""
+    if "line" in error.data:
+        return error
+    line, column = line_and_column(text, start)
+    place = excerpt(text, start, end)
+    detail = f"{error.detail}\n{place}" if error.detail else place
+    return type(error)(error.message, detail=detail, hint=error.hint, **{**error.data, "line": line, "column": column})
+
+
 class Cursor:
     """Reads tokens from left to right; every refusal carries the place where it happened."""
 
-    def __init__(self, text: str, tokens: Sequence[Token] | None = None, context: str = "statement") -> None:
+    def __init__(
+        self, text: str, tokens: Sequence[Token] | None = None, context: str = "statement", place: int = 0
+    ) -> None:
         self.text = text
         self.tokens = tokenise(text) if tokens is None else tokens
         self.context = context
-        self._index = 0
+        self._index = place
+
+    @property
+    def place(self) -> int:
+        """How many tokens were read."""
+        return self._index
 
     @property
     def token(self) -> Token:
@@ -38,8 +55,12 @@ class Cursor:
     def advance(self) -> Token:
         """The current token, after stepping over it; the end is never passed."""
         token = self.token
-        self._index = min(self._index + 1, len(self.tokens) - 1)
+        self.skip(1)
         return token
+
+    def skip(self, count: int) -> None:
+        """Step over tokens that were looked at."""
+        self._index = min(self._index + count, len(self.tokens) - 1)
 
     def rest(self) -> tuple[Token, ...]:
         """The tokens from here to the end, without the end, after stepping over them."""
@@ -96,17 +117,28 @@ class Cursor:
         if self.token.kind not in ("word", "quoted"):
             quoted = self.token.kind == "string"
             raise self.unexpected(f"a {kind} name", hint="Write names without quotes." if quoted else None)
-        with self.locating(self.token):
-            checked_name(self.token.value, kind)
-        return self.advance().value
+        token = self.advance()
+        return self.checked(token.value, kind, token)
+
+    def checked(self, name: str, kind: str, token: Token) -> str:
+        """A name that was read from a token, if it is one."""
+        with self.locating(token):
+            return checked_name(name, kind)
 
     def topic(self) -> str:
         """A topic's name, alone or behind `topics.`."""
+        return self._name_in(TOPICS, "topic")
+
+    def view(self) -> str:
+        """A materialized view's name, alone or behind `views.`."""
+        return self._name_in(VIEWS, "materialized view")
+
+    def _name_in(self, namespace: str, kind: str) -> str:
         dot = self.ahead(1)
-        if self.token.value.lower() == TOPICS and dot.kind == "symbol" and dot.text == ".":
+        if self.token.value.lower() == namespace and dot.kind == "symbol" and dot.text == ".":
             self.advance()
             self.advance()
-        return self.name("topic")
+        return self.name(kind)
 
     def unexpected(self, expected: str, *, hint: str | None = None, known: Sequence[str] = ()) -> HeadwaterError:
         """The error for the current token; `known` are the words from which a suggestion is made."""
@@ -123,15 +155,8 @@ class Cursor:
 
     def located(self, error: HeadwaterError, token: Token | None = None) -> HeadwaterError:
         """The same error with line, column and excerpt of a token, or of the current one, unless it has them."""
-        if "line" in error.data:
-            return error
         token = token or self.token
-        line, column = line_and_column(self.text, token.start)
-        place = excerpt(self.text, token.start, token.end)
-        detail = f"{error.detail}\n{place}" if error.detail else place
-        return type(error)(
-            error.message, detail=detail, hint=error.hint, **{**error.data, "line": line, "column": column}
-        )
+        return located(error, self.text, token.start, token.end)
 
     @contextmanager
     def locating(self, token: Token) -> Iterator[None]:

@@ -5,27 +5,34 @@ Whether a query is valid, and whether it may run, is decided by the engines on t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from headwater.errors import HeadwaterError, InvalidStatement, StatementNotAllowed
 from headwater.sql.create import read_create
 from headwater.sql.cursor import Cursor, closest
-from headwater.sql.refusals import INSTEAD, OBJECTS, STATEMENTS
-from headwater.sql.statements import (
-    CreateTopic,
-    DescribeTopic,
-    DropTopic,
-    Explain,
-    FlushTopic,
-    Query,
-    ShowTopics,
-    Statement,
-)
+from headwater.sql.query_text import QUERY_WORDS, at_query, read_query
+from headwater.sql.refusals import INSTEAD, OBJECTS, STATEMENTS, VIEW_INSTEAD
+from headwater.sql.row_statements import read_delete, read_update
+from headwater.sql.statements import DescribeTopic, DropTopic, Explain, FlushTopic, ShowTopics, Statement
 from headwater.sql.tokens import Token, tokenise
+from headwater.sql.view_statements import (
+    read_alter_view,
+    read_compact,
+    read_create_view,
+    read_describe_view,
+    read_drop_view,
+    read_explain_create_view,
+    read_explain_refresh,
+    read_refresh,
+    read_show_refreshes,
+    read_show_views,
+    read_verify,
+)
 
-QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
-STATEMENT_WORDS = ("CREATE", "DROP", "SHOW", "DESCRIBE", "DESC", "FLUSH", "EXPLAIN")
-
+STATEMENT_WORDS = (
+    *("CREATE", "DROP", "ALTER", "SHOW", "DESCRIBE", "DESC", "FLUSH", "REFRESH", "VERIFY", "COMPACT"),
+    *("DELETE", "UPDATE", "EXPLAIN"),
+)
 _SPARK_EXPLAIN = ("EXTENDED", "FORMATTED", "CODEGEN", "COST", "LOGICAL")
 
 
@@ -71,23 +78,33 @@ def _split(text: str) -> Iterator[tuple[Token, ...]]:
 
 
 def _statement(cursor: Cursor) -> Statement:
-    word = cursor.token.keyword
-    if word in QUERY_WORDS or cursor.at_symbol("("):
-        return _query(cursor)
-    match "DESCRIBE" if word == "DESC" else word:
-        case "CREATE":
-            return _create(cursor)
-        case "DROP":
-            return _drop(cursor)
-        case "SHOW":
-            return _show(cursor)
-        case "DESCRIBE":
-            return _describe(cursor)
-        case "FLUSH":
-            return _flush(cursor)
+    if at_query(cursor):
+        return read_query(cursor)
+    word = "DESCRIBE" if cursor.at("DESC") else cursor.token.keyword
+    match word:
         case "EXPLAIN":
             return _explain(cursor)
+        case "FLUSH":
+            return _flush(cursor)
+        case "UPDATE":
+            cursor.advance()
+            cursor.context = "UPDATE"
+            return read_update(cursor)
+        case _ if word in _READERS:
+            cursor.advance()
+            return _behind(cursor, word)
     raise _refused_statement(cursor)
+
+
+def _behind(cursor: Cursor, verb: str) -> Statement:
+    """The statement whose verb was read: the words behind it say which."""
+    for words, read in _READERS[verb].items():
+        first, *more = words.split()
+        if cursor.accept(first):
+            cursor.context = f"{verb} {words}"
+            cursor.expect(*more)
+            return read(cursor)
+    raise _refused_object(cursor, verb)
 
 
 def _refused_statement(cursor: Cursor) -> HeadwaterError:
@@ -106,36 +123,38 @@ def _refused_statement(cursor: Cursor) -> HeadwaterError:
 
 
 def _starts() -> str:
-    return ", ".join((*STATEMENT_WORDS, *QUERY_WORDS)) + ' or "("'
+    return _one_of((*STATEMENT_WORDS, *QUERY_WORDS, '"("'))
 
 
-def _refused_object(cursor: Cursor, verb: str, wanted: str) -> HeadwaterError:
-    """Refuse what follows CREATE, DROP, SHOW or DESCRIBE when it is not a topic."""
+def _one_of(words: Sequence[str]) -> str:
+    return " or ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
+
+
+def _refused_object(cursor: Cursor, verb: str) -> HeadwaterError:
+    """Refuse what follows a verb when it is none of the things that the verb is for."""
     token = cursor.token
+    wanted = tuple(words for words in _READERS[verb] if words != "OR REPLACE")
+    hint = VIEW_INSTEAD[verb] if token.keyword in ("VIEW", "VIEWS") and verb in VIEW_INSTEAD else INSTEAD[verb]
     if token.keyword in OBJECTS:
         return cursor.located(
-            StatementNotAllowed(f'statement "{verb} {token.keyword}" is not run by headwater', hint=INSTEAD[verb])
+            StatementNotAllowed(f'statement "{verb} {token.keyword}" is not run by headwater', hint=hint)
         )
-    near = closest(token.text, (wanted,)) if token.kind == "word" else None
+    near = closest(token.text, wanted) if token.kind == "word" else None
     cursor.context = verb
-    return cursor.unexpected(wanted, hint=f"Did you mean {verb} {near}?" if near else INSTEAD[verb])
+    return cursor.unexpected(_one_of(wanted), hint=f"Did you mean {verb} {near}?" if near else hint)
 
 
-def _create(cursor: Cursor) -> CreateTopic:
-    cursor.advance()
-    if cursor.at("OR", "REPLACE"):
-        cursor.context = "CREATE"
-        raise cursor.unexpected("TOPIC", hint="Use CREATE TOPIC IF NOT EXISTS, or DROP TOPIC first.")
-    if not cursor.accept("TOPIC"):
-        raise _refused_object(cursor, "CREATE", "TOPIC")
-    return read_create(cursor)
+def _create_or_replace(cursor: Cursor) -> Statement:
+    if cursor.at("TOPIC"):
+        raise cursor.unexpected("MATERIALIZED VIEW", hint="Use CREATE TOPIC IF NOT EXISTS, or DROP TOPIC first.")
+    if not cursor.at("MATERIALIZED"):
+        raise cursor.unexpected("MATERIALIZED VIEW", hint="Use CREATE OR REPLACE MATERIALIZED VIEW name AS query.")
+    cursor.expect("MATERIALIZED", "VIEW")
+    cursor.context = "CREATE OR REPLACE MATERIALIZED VIEW"
+    return read_create_view(cursor, or_replace=True)
 
 
 def _drop(cursor: Cursor) -> DropTopic:
-    cursor.advance()
-    if not cursor.accept("TOPIC"):
-        raise _refused_object(cursor, "DROP", "TOPIC")
-    cursor.context = "DROP TOPIC"
     if_exists = cursor.at("IF") and cursor.ahead(1).kind != "end"
     if if_exists:
         cursor.expect("IF", "EXISTS")
@@ -145,19 +164,11 @@ def _drop(cursor: Cursor) -> DropTopic:
 
 
 def _show(cursor: Cursor) -> ShowTopics:
-    cursor.advance()
-    if not cursor.accept("TOPICS"):
-        raise _refused_object(cursor, "SHOW", "TOPICS")
-    cursor.context = "SHOW TOPICS"
     cursor.expect_end()
     return ShowTopics()
 
 
 def _describe(cursor: Cursor) -> DescribeTopic:
-    cursor.advance()
-    if not cursor.accept("TOPIC"):
-        raise _refused_object(cursor, "DESCRIBE", "TOPIC")
-    cursor.context = "DESCRIBE TOPIC"
     name = cursor.topic()
     cursor.expect_end()
     return DescribeTopic(name)
@@ -176,52 +187,34 @@ def _flush(cursor: Cursor) -> FlushTopic:
     return FlushTopic(name)
 
 
-def _explain(cursor: Cursor) -> Explain:
+def _explain(cursor: Cursor) -> Statement:
     cursor.advance()
     cursor.context = "EXPLAIN"
+    if cursor.accept("REFRESH"):
+        return read_explain_refresh(cursor)
+    if cursor.accept("CREATE"):
+        return read_explain_create_view(cursor)
     analyze = cursor.accept("ANALYZE")
-    if cursor.token.keyword in QUERY_WORDS or cursor.at_symbol("("):
-        return Explain(_query(cursor), analyze)
+    if at_query(cursor):
+        return Explain(read_query(cursor), analyze)
     if cursor.token.keyword in _SPARK_EXPLAIN:
         raise cursor.unexpected("a query", hint="Use EXPLAIN, or EXPLAIN ANALYZE, and the query.")
-    raise cursor.unexpected("a query", known=(*QUERY_WORDS, "ANALYZE"))
+    if analyze:
+        raise cursor.unexpected("a query", known=QUERY_WORDS)
+    raise cursor.unexpected(
+        "a query, REFRESH or CREATE MATERIALIZED VIEW", known=(*QUERY_WORDS, "ANALYZE", "REFRESH", "CREATE")
+    )
 
 
-def _query(cursor: Cursor) -> Query:
-    """The rest of the statement as a query, its text as it was written, without the clause about the tail."""
-    start = cursor.token
-    tokens = cursor.rest()
-    query, tail = _without_tail(cursor, tokens)
-    if not query:
-        raise cursor.located(InvalidStatement("WITH TAIL stands alone", hint="Put it at the end of a query."), start)
-    _check_brackets(cursor, query)
-    return Query(cursor.text[start.start : query[-1].end], tail=tail)
-
-
-def _without_tail(cursor: Cursor, tokens: tuple[Token, ...]) -> tuple[tuple[Token, ...], bool]:
-    """The tokens before a trailing WITH TAIL ON or OFF, and whether the tail is read."""
-    words = [token.keyword for token in tokens]
-    trailing = words[-3:] in (["WITH", "TAIL", "ON"], ["WITH", "TAIL", "OFF"])
-    end = len(tokens) - 3 if trailing else len(tokens)
-    for place in range(end):
-        following = words[place : min(place + 3, end)]
-        # A common table expression may be called tail, but then more than one word follows its name.
-        unfinished = len(following) < 3 or (place + 3 == end and following[2] != "")
-        if following[:2] == ["WITH", "TAIL"] and (unfinished or following[2] in ("ON", "OFF")):
-            hint = "End the query with WITH TAIL ON or WITH TAIL OFF, once."
-            raise cursor.located(InvalidStatement("WITH TAIL is misplaced", hint=hint), tokens[place])
-    return tokens[:end], not trailing or words[-1] == "ON"
-
-
-def _check_brackets(cursor: Cursor, tokens: tuple[Token, ...]) -> None:
-    """Refuse a query whose brackets do not match: put inside another query, it could escape from its own."""
-    opened: list[Token] = []
-    for token in tokens:
-        if token.text == "(":
-            opened.append(token)
-        elif token.text == ")":
-            if not opened:
-                raise cursor.located(InvalidStatement('bracket ")" was not opened'), token)
-            opened.pop()
-    if opened:
-        raise cursor.located(InvalidStatement('bracket "(" is not closed'), opened[-1])
+_READERS: Mapping[str, Mapping[str, Callable[[Cursor], Statement]]] = {
+    "CREATE": {"TOPIC": read_create, "MATERIALIZED VIEW": read_create_view, "OR REPLACE": _create_or_replace},
+    "DROP": {"TOPIC": _drop, "MATERIALIZED VIEW": read_drop_view},
+    "ALTER": {"MATERIALIZED VIEW": read_alter_view},
+    "SHOW": {"TOPICS": _show, "MATERIALIZED VIEWS": read_show_views, "REFRESHES": read_show_refreshes},
+    "DESCRIBE": {"TOPIC": _describe, "MATERIALIZED VIEW": read_describe_view},
+    "REFRESH": {"MATERIALIZED VIEW": read_refresh},
+    "VERIFY": {"MATERIALIZED VIEW": read_verify},
+    "COMPACT": {"MATERIALIZED VIEW": read_compact},
+    "DELETE": {"FROM": read_delete},
+}
+"""What reads the rest of a statement, by its verb and the words behind it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _PRODUCE = "Use `headwater produce` to append records to a topic."
-_APPEND_ONLY = "Topics are append-only: their records are neither changed nor deleted."
+_IN_PLACE = "Use UPDATE or DELETE to change records of a topic, and `headwater produce` to append some."
 _SETTINGS = (
     "Settings are made in headwater.toml and HEADWATER_* variables; a topic's options by CREATE TOPIC ... WITH (...)."
 )
@@ -17,12 +17,9 @@ STATEMENTS: Mapping[str, str | None] = {
     "COPY": _PRODUCE,
     "LOAD": _PRODUCE,
     "IMPORT": _PRODUCE,
-    "MERGE": _APPEND_ONLY,
-    "UPDATE": _APPEND_ONLY,
-    "DELETE": _APPEND_ONLY,
-    "REPLACE": _APPEND_ONLY,
-    "TRUNCATE": "Use DROP TOPIC and CREATE TOPIC.",
-    "ALTER": "Use DROP TOPIC and CREATE TOPIC.",
+    "MERGE": _IN_PLACE,
+    "REPLACE": _IN_PLACE,
+    "TRUNCATE": "Use DELETE FROM name WHERE TRUE.",
     "COMMENT": "Use CREATE TOPIC ... COMMENT '...'.",
     "SET": _SETTINGS,
     "RESET": _SETTINGS,
@@ -46,7 +43,6 @@ STATEMENTS: Mapping[str, str | None] = {
     "ROLLBACK": _NO_SESSION,
     "LOCK": _NO_SESSION,
     "UNLOCK": _NO_SESSION,
-    "REFRESH": "Answers are always fresh. Use FLUSH to commit what waits in the log.",
     "EXPORT": "Use a query, and `headwater query --arrow FILE` or --csv.",
     "GRANT": None,
     "REVOKE": None,
@@ -79,7 +75,6 @@ OBJECTS: tuple[str, ...] = (
     "TEMPORARY",
     "TEMP",
     "GLOBAL",
-    "MATERIALIZED",
     "PROCEDURE",
     "PROCEDURES",
     "COLUMNS",
@@ -92,9 +87,22 @@ OBJECTS: tuple[str, ...] = (
 """What SQL can create, drop, show and describe, and Headwater cannot."""
 
 INSTEAD: Mapping[str, str] = {
-    "CREATE": "Use CREATE TOPIC name (columns).",
-    "DROP": "Use DROP TOPIC name.",
-    "SHOW": "Use SHOW TOPICS.",
-    "DESCRIBE": "Use DESCRIBE TOPIC name.",
+    "CREATE": "Use CREATE TOPIC name (columns), or CREATE MATERIALIZED VIEW name AS query.",
+    "DROP": "Use DROP TOPIC name, or DROP MATERIALIZED VIEW name.",
+    "ALTER": "Use ALTER MATERIALIZED VIEW name SET (option = value); a topic is dropped and made anew.",
+    "SHOW": "Use SHOW TOPICS, SHOW MATERIALIZED VIEWS or SHOW REFRESHES.",
+    "DESCRIBE": "Use DESCRIBE TOPIC name, or DESCRIBE MATERIALIZED VIEW name.",
+    "REFRESH": "Use REFRESH MATERIALIZED VIEW name; topics are always fresh, and FLUSH commits what waits in the log.",
+    "VERIFY": "Use VERIFY MATERIALIZED VIEW name.",
+    "COMPACT": "Use COMPACT MATERIALIZED VIEW name.",
+    "DELETE": "Use DELETE FROM topic WHERE condition.",
 }
-"""The statement of Headwater that starts with the same word."""
+"""The statements of Headwater that start with the same word."""
+
+VIEW_INSTEAD: Mapping[str, str] = {
+    "CREATE": "Use CREATE MATERIALIZED VIEW name AS query.",
+    "DROP": "Use DROP MATERIALIZED VIEW name.",
+    "SHOW": "Use SHOW MATERIALIZED VIEWS.",
+    "DESCRIBE": "Use DESCRIBE MATERIALIZED VIEW name.",
+}
+"""The same for who says VIEW: only materialized ones are kept."""

@@ -1,27 +1,44 @@
-"""A topic definition as the CREATE TOPIC statement that makes an equal one."""
+"""Definitions as the statements that make equal ones."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+
+from headwater.sql.option_table import Option
 from headwater.sql.options import option, render_options
 from headwater.sql.schema_text import render_columns
 from headwater.sql.tokens import quote
-from headwater.types import TopicDefinition
+from headwater.sql.view_options import render_view_options, view_option
+from headwater.types import TopicDefinition, ViewDefinition
 
 
 def render_create(definition: TopicDefinition) -> str:
     """The CREATE TOPIC statement that parses back to an equal definition; options at their default are left out."""
     options = render_options(definition.options, changed_only=True)
-    description = options.pop("description", None)
     columns = render_columns(definition.schema, separator=",\n  ")
-    clauses = [f"CREATE TOPIC {definition.name} (\n  {columns}\n)"]
-    if description is not None:
-        clauses.append(f"COMMENT {quote(description)}")
+    clauses = [f"CREATE TOPIC {definition.name} (\n  {columns}\n)", *_comment(options)]
     if definition.partitioning:
         clauses.append(f"PARTITIONED BY ({', '.join(map(str, definition.partitioning))})")
-    if options:
-        clauses.append(f"WITH ({', '.join(f'{name} = {_literal(name, text)}' for name, text in options.items())})")
-    return "\n".join(clauses)
+    return "\n".join((*clauses, *_with(options, option)))
 
 
-def _literal(name: str, text: str) -> str:
-    return text if option(name).kind in ("integer", "level") else quote(text)
+def render_create_view(definition: ViewDefinition) -> str:
+    """The CREATE MATERIALIZED VIEW statement that parses back to an equal definition, the options before the query."""
+    options = render_view_options(definition.options, changed_only=True)
+    clauses = (f"CREATE MATERIALIZED VIEW {definition.name}", *_comment(options), *_with(options, view_option))
+    return "\n".join((*clauses, f"AS {definition.query}"))
+
+
+def _comment(options: Mapping[str, str]) -> Iterator[str]:
+    if "description" in options:
+        yield f"COMMENT {quote(options['description'])}"
+
+
+def _with(options: Mapping[str, str], find: Callable[[str], Option]) -> Iterator[str]:
+    shown = [f"{name} = {_literal(find(name), text)}" for name, text in options.items() if name != "description"]
+    if shown:
+        yield f"WITH ({', '.join(shown)})"
+
+
+def _literal(of: Option, text: str) -> str:
+    return text if of.kind in ("integer", "level") else quote(text)
