@@ -18,15 +18,21 @@
     ├── NotFound                404
     │   ├── LakeNotFound
     │   ├── TopicNotFound
+    │   ├── ViewNotFound
     │   ├── QueryNotFound
+    │   ├── SnapshotGone             a snapshot that has expired, or never was
     │   └── RouteNotFound            HTTP: no such path
     ├── Conflict                409
     │   ├── TopicExists
+    │   ├── ViewExists
+    │   ├── ViewInUse                a source that views still read
     │   ├── LakeExists
     │   ├── IdempotencyMismatch      one producer sequence, two different contents
     │   └── StaleCommit              a commit planned on a base that is no longer current
     ├── BodyTooLarge            413
     ├── Backpressure            429  the unflushed tail is full; carries retry_after
+    ├── ViewNotIncremental      400  a view that must refresh incrementally and cannot
+    ├── ViewBroken              409  a view whose sources no longer have what it reads
     ├── QueryFailed             400  the engine refused or failed a query that was let through
     │   ├── QueryCancelled      409
     │   ├── QueryTimeout        408
@@ -116,8 +122,16 @@ class TopicNotFound(NotFound):
     code = "topic_not_found"
 
 
+class ViewNotFound(NotFound):
+    code = "view_not_found"
+
+
 class QueryNotFound(NotFound):
     code = "query_not_found"
+
+
+class SnapshotGone(NotFound):
+    code = "snapshot_gone"
 
 
 class Conflict(HeadwaterError):
@@ -127,6 +141,14 @@ class Conflict(HeadwaterError):
 
 class TopicExists(Conflict):
     code = "topic_exists"
+
+
+class ViewExists(Conflict):
+    code = "view_exists"
+
+
+class ViewInUse(Conflict):
+    code = "view_in_use"
 
 
 class LakeExists(Conflict):
@@ -153,6 +175,16 @@ class Backpressure(HeadwaterError):
     def __init__(self, message: str, *, retry_after: int, **kwargs: Any) -> None:
         super().__init__(message, retry_after=retry_after, **kwargs)
         self.retry_after = retry_after
+
+
+class ViewNotIncremental(HeadwaterError):
+    code = "view_not_incremental"
+    status = 400
+
+
+class ViewBroken(HeadwaterError):
+    code = "view_broken"
+    status = 409
 
 
 class QueryFailed(HeadwaterError):

@@ -59,6 +59,12 @@ def run(lake: Lake, notes: IO[str], asked: argparse.Namespace) -> None:
         if asked.flush_every and done % asked.flush_every == asked.flush_every - 1:
             lake.flush()
             note(notes, "flushed")
+    if asked.statement:
+        os.environ[failpoints.VARIABLE] = armed
+        failpoints._actions.cache_clear()
+        note(notes, "stating")
+        lake.sql(asked.statement)
+        note(notes, "stated")
     if asked.ingest:
         lake.start_ingest()
         lake._loop._thread.join()  # type: ignore[union-attr]
@@ -95,6 +101,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=10)
     parser.add_argument("--clean", type=int, default=0)
     parser.add_argument("--flush-every", type=int, default=0)
+    parser.add_argument("--statement")
     parser.add_argument("--no-spark", action="store_true")
     parser.add_argument("--ingest", action="store_true")
     parser.add_argument("--out-of-room", action="store_true")

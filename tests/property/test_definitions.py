@@ -18,7 +18,7 @@ from pyiceberg.table.metadata import TableMetadataUtil, new_table_metadata
 from pyiceberg.types import NestedField
 
 from headwater.catalog.definitions import partition_spec, table_properties, table_schema, topic_definition
-from headwater.catalog.iceberg import Tables, create_catalog_file, open_catalog
+from headwater.catalog.iceberg import Tables, create_catalog_file
 from headwater.catalog.topics import Topics
 from headwater.errors import Corrupt
 from headwater.sql.schema_rules import checked_schema
@@ -74,10 +74,10 @@ def _unsorted() -> Any:
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     folder = tmp_path_factory.mktemp("catalog")
     create_catalog_file(folder / "catalog.db", 5.0)
-    catalog = open_catalog(folder / "catalog.db", folder / "warehouse", 5.0)
-    catalog.create_namespace(TOPICS)
-    yield Topics(Tables(catalog))
-    catalog.close()
+    tables = Tables(folder / "catalog.db", folder / "warehouse", 5.0)
+    tables.catalog.create_namespace(TOPICS)
+    yield Topics(tables)
+    tables.close()
 
 
 _numbers = itertools.count()
@@ -88,7 +88,8 @@ _numbers = itertools.count()
 def test_a_definition_survives_the_catalog(topics: Topics, definition: TopicDefinition) -> None:
     named = replace(definition, name=f"t{next(_numbers)}")
     made = topics.create(named)
-    again = Topics(Tables(topics.tables.catalog)).load(named.name)
+    topics.tables.forget(made.table_name)
+    again = Topics(topics.tables).load(named.name)
     assert made.definition == again.definition == named
     assert made.id == again.id
     topics.drop(named.name)

@@ -73,7 +73,7 @@ class Topics:
                 table = self.tables.catalog.create_table(
                     name.identifier,
                     schema,
-                    location=self._new_location(name),
+                    location=self.new_location(name),
                     partition_spec=partition_spec(definition, schema),
                     properties=table_properties(definition),
                 )
@@ -83,7 +83,8 @@ class Topics:
             ) from None
         return Topic(definition, table)
 
-    def _new_location(self, name: TableName) -> str:
+    def new_location(self, name: TableName) -> str:
+        """A folder that no table of this name ever had."""
         from ulid import ULID
 
         # Not the name alone: whoever drops a topic deletes its folder, and must not meet one made anew meanwhile.
@@ -108,8 +109,7 @@ class Topics:
 
     def names(self) -> list[str]:
         """The names of all topics, sorted."""
-        with named_errors():
-            return sorted(identifier[-1] for identifier in self.tables.catalog.list_tables(TOPICS))
+        return self.tables.names(TOPICS)
 
     def all(self) -> list[Topic]:
         """All topics; a table in the namespace that is no topic is left out."""

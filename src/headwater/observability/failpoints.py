@@ -24,6 +24,13 @@ NAMES = (
     "ingest.after_commit",
     "ingest.before_trim",
     "ingest.after_trim",
+    "rewrite.planned",
+    "rewrite.found",
+    "rewrite.files_written",
+    "rewrite.after_commit",
+    "refresh.planned",
+    "refresh.written",
+    "refresh.committed",
 )
 
 

@@ -45,6 +45,37 @@ class Metrics:
         self.query_seconds = Histogram(
             "headwater_query_seconds", "Queries from text to last row.", ["engine"], buckets=_SECONDS, registry=registry
         )
+        self.view_refreshes = Counter(
+            "headwater_view_refreshes",
+            "Refreshes of views by method and outcome, those included that found nothing to do.",
+            ["view", "method", "outcome"],
+            registry=registry,
+        )
+        self.view_refresh_seconds = Histogram(
+            "headwater_view_refresh_seconds",
+            "Refreshes that changed a view, from plan to commit.",
+            ["method"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.view_failures = Counter(
+            "headwater_view_failures",
+            "Refreshes that failed, by the error's code.",
+            ["view", "code"],
+            registry=registry,
+        )
+        self.view_lag_rows = Gauge(
+            "headwater_view_lag_rows",
+            "Rows that came to a source or left it since the view was refreshed, those in the log included.",
+            ["view", "source"],
+            registry=registry,
+        )
+        self.view_lag_bytes = Gauge(
+            "headwater_view_lag_bytes", "Bytes of those rows.", ["view", "source"], registry=registry
+        )
+        self.view_lag_seconds = Gauge(
+            "headwater_view_lag_seconds", "Age of the oldest of those rows.", ["view", "source"], registry=registry
+        )
 
     def exposition(self) -> bytes:
         """The text that Prometheus scrapes."""

@@ -1,0 +1,272 @@
+"""Materialized views in the catalog: a view's definition, layout and position are properties of its Iceberg table.
+
+`headwater.view.position` says which snapshot of each source the table's contents stand for; it moves in the same
+transaction as the contents, and every snapshot's summary carries it too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from headwater.catalog.definitions import P_KIND, P_OPTION, P_VERSION, VERSION
+from headwater.catalog.iceberg import Tables, named_errors
+from headwater.errors import Corrupt, ViewNotFound
+from headwater.sql.view_options import parse_view_options, render_view_options
+from headwater.types import VIEWS, TableName, ViewDefinition
+
+P_QUERY = "headwater.view.query"
+P_LAYOUT = "headwater.view.layout"
+P_READ = "headwater.view.read"
+"""Spark SQL that makes the view's rows of the table's rows, which it reads under the name STATES."""
+P_READ_SIGNED = "headwater.view.read-signed"
+"""The same for a table in which some rows take others back."""
+P_TYPES = "headwater.view.types"
+P_SOURCES = "headwater.view.sources"
+P_POSITION = "headwater.view.position"
+P_SIGNED = "headwater.view.signed"
+STATES = "__states"
+S_POSITION = "headwater.position"
+S_SIGNED = "headwater.signed"
+S_METHOD = "headwater.method"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumns:
+    """A source as the view was made for it: its columns then, as (name, whether it is never null)."""
+
+    table: TableName
+    columns: tuple[tuple[str, bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What a view's contents stand for: a snapshot of each source (None: before the first), and the moment of now()."""
+
+    snapshots: Mapping[TableName, int | None]
+    ids: Mapping[TableName, str] = field(default_factory=dict)
+    now: str | None = None
+
+    def to_json(self) -> str:
+        sources = {
+            str(name): {"snapshot": snapshot, "id": self.ids.get(name)}
+            for name, snapshot in sorted(self.snapshots.items())
+        }
+        return json.dumps({"sources": sources, "now": self.now}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Position:
+        found = json.loads(text)
+        names = {name: TableName(*name.split(".")) for name in found["sources"]}
+        return cls(
+            {names[name]: each["snapshot"] for name, each in found["sources"].items()},
+            {names[name]: each["id"] for name, each in found["sources"].items()},
+            found["now"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view as the catalog has it at one moment."""
+
+    definition: ViewDefinition
+    table: Table = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def table_name(self) -> TableName:
+        return TableName.view(self.name)
+
+    @property
+    def id(self) -> str:
+        return str(self.table.metadata.table_uuid)
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the table behind the view, which are not the view's own."""
+        return self.table.schema()
+
+    @property
+    def snapshot_id(self) -> int | None:
+        return self.table.metadata.current_snapshot_id
+
+    @property
+    def layout(self) -> str:
+        return self._property(P_LAYOUT)
+
+    @property
+    def kind(self) -> str:
+        """What the table holds: `rows` of the view, or partial `states` of its groups."""
+        return str(json.loads(self.layout)["kind"])
+
+    @property
+    def types(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads(self._property(P_TYPES))
+        return found
+
+    @property
+    def sources(self) -> tuple[SourceColumns, ...]:
+        return tuple(
+            SourceColumns(TableName(*name.split(".")), tuple((column, bool(required)) for column, required in columns))
+            for name, columns in json.loads(self._property(P_SOURCES)).items()
+        )
+
+    @property
+    def position(self) -> Position:
+        return Position.from_json(self._property(P_POSITION))
+
+    @property
+    def signed(self) -> bool:
+        """Whether some rows of the table take others back, so that a read has to cancel them."""
+        return self._property(P_SIGNED) == "true"
+
+    @property
+    def read(self) -> str:
+        """Spark SQL for the view's rows, over its table under the name STATES."""
+        return self._property(P_READ_SIGNED if self.signed else P_READ)
+
+    def read_at(self, snapshot: Snapshot) -> str:
+        """The same for one of the table's snapshots."""
+        signed = snapshot.summary is not None and snapshot.summary[S_SIGNED] == "true"
+        return self._property(P_READ_SIGNED if signed else P_READ)
+
+    def position_at(self, snapshot: Snapshot) -> Position:
+        """What the contents of one of the table's snapshots stand for."""
+        said = snapshot.summary[S_POSITION] if snapshot.summary is not None else None
+        if said is None:
+            raise Corrupt(f'snapshot {snapshot.snapshot_id} of view "{self.name}" does not say what it stands for')
+        return Position.from_json(said)
+
+    def _property(self, name: str) -> str:
+        found = self.table.metadata.properties.get(name)
+        if found is None:
+            raise Corrupt(f'materialized view "{self.name}" is damaged', detail=f"Its property {name} is missing.")
+        return found
+
+
+def view_properties(
+    definition: ViewDefinition,
+    *,
+    layout: str,
+    read: str,
+    read_signed: str,
+    types: Mapping[str, str],
+    sources: tuple[SourceColumns, ...],
+    position: Position,
+) -> dict[str, str]:
+    """The properties of a new view's table."""
+    options = definition.options
+    standard = {
+        "write.format.default": "parquet",
+        "write.parquet.compression-codec": "uncompressed" if options.compression == "none" else options.compression,
+        "write.target-file-size-bytes": str(options.target_file_size),
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": "20",
+        "commit.manifest-merge.enabled": "true",
+        "commit.retry.num-retries": "0",
+    }
+    if options.compression_level is not None:
+        standard["write.parquet.compression-level"] = str(options.compression_level)
+    ours = {
+        P_VERSION: str(VERSION),
+        P_KIND: "view",
+        P_QUERY: definition.query,
+        P_LAYOUT: layout,
+        P_READ: read,
+        P_READ_SIGNED: read_signed,
+        P_TYPES: json.dumps(dict(types)),
+        P_SOURCES: json.dumps({str(source.table): source.columns for source in sources}),
+        P_POSITION: position.to_json(),
+        P_SIGNED: "false",
+    }
+    return standard | ours | option_properties(definition)
+
+
+def option_properties(definition: ViewDefinition) -> dict[str, str]:
+    """The properties that hold a view's options."""
+    found = {P_OPTION + name: value for name, value in render_view_options(definition.options).items()}
+    return found | ({"comment": definition.options.description} if definition.options.description else {})
+
+
+class Views:
+    """The catalog's materialized views."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self._loaded: dict[str, View] = {}
+
+    def load(self, name: str) -> View:
+        """The view as it is now; ViewNotFound with a suggestion otherwise."""
+        try:
+            table = self.tables.load(TableName.view(name))
+        except NoSuchTableError:
+            raise self._not_found(name) from None
+        if (loaded := self._loaded.get(name)) is not None and loaded.table is table:
+            return loaded
+        view = self._loaded[name] = View(_definition(name, table), table)
+        return view
+
+    def exists(self, name: str) -> bool:
+        with named_errors():
+            return bool(self.tables.catalog.table_exists(TableName.view(name).identifier))
+
+    def names(self) -> list[str]:
+        """The names of all views, sorted."""
+        return self.tables.names(VIEWS)
+
+    def all(self) -> list[View]:
+        """All views; a table in the namespace that is no view is left out."""
+        found = []
+        for name in self.names():
+            try:
+                table = self.tables.load(TableName.view(name))
+            except NoSuchTableError:  # dropped since it was listed
+                continue
+            if table.metadata.properties.get(P_KIND) == "view":
+                found.append(self.load(name))
+        return found
+
+    def drop(self, name: str) -> View:
+        """Remove the view from the catalog; its files stay until the caller deletes them."""
+        view = self.load(name)
+        try:
+            with named_errors():
+                self.tables.catalog.drop_table(view.table_name.identifier)
+        except NoSuchTableError:
+            raise self._not_found(name) from None
+        self.tables.forget(view.table_name)
+        return view
+
+    def readers_of(self, table: TableName) -> list[View]:
+        """The views that read a table directly."""
+        return [view for view in self.all() if any(source.table == table for source in view.sources)]
+
+    def _not_found(self, name: str) -> ViewNotFound:
+        near = get_close_matches(name, self.names(), n=1)
+        hint = f'Did you mean "{near[0]}"?' if near else "`SHOW MATERIALIZED VIEWS` lists them."
+        return ViewNotFound(f'materialized view "{name}" does not exist', hint=hint)
+
+
+def _definition(name: str, table: Table) -> ViewDefinition:
+    properties = table.metadata.properties
+    version = properties.get(P_VERSION, "")
+    if properties.get(P_KIND) != "view" or not version.isdigit():
+        raise Corrupt(f'table "views.{name}" is not a view', detail=f"Its property {P_KIND} does not say so.")
+    if int(version) > VERSION:
+        raise Corrupt(
+            f'materialized view "{name}" was written by a later Headwater',
+            detail=f"Its definition has version {version}; this one reads up to {VERSION}.",
+            hint="Upgrade Headwater.",
+        )
+    options = {k.removeprefix(P_OPTION): v for k, v in properties.items() if k.startswith(P_OPTION)}
+    return ViewDefinition(name, properties[P_QUERY], parse_view_options(options))

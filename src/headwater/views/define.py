@@ -1,0 +1,309 @@
+"""A new view: its query through the gate, its columns as Spark sees them, and how it will be kept.
+
+Spark analyses the query; nothing is run. Where our own analysis could have misread the text, Spark is asked whether
+what we would run means the same: if it cannot say so, the view recomputes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from headwater.catalog.views import STATES, Position, SourceColumns
+from headwater.errors import InvalidSchema, InvalidStatement, TopicNotFound
+from headwater.spark.gate_spark import analyze, inspect, isolated, sources
+from headwater.types import ViewDefinition
+from headwater.views.analyse import Opaque, Open, analyse, parsed
+from headwater.views.analyse.functions import VOLATILE, contains_aggregate, function_name
+from headwater.views.analyse.select import Opened
+from headwater.views.deltas import Clock, Differ
+from headwater.views.fold import read_sql
+from headwater.views.layout import Layout, plan_layout
+from headwater.views.plan import SourceRange, opener
+from headwater.views.relation import (
+    Aggregate,
+    Analysed,
+    Distinct,
+    Filter,
+    Generate,
+    Inner,
+    Join,
+    Project,
+    Relation,
+    Scan,
+    Union,
+    Window,
+    columns_of,
+    walk,
+)
+from headwater.views.relation import columns as columns_made
+from headwater.views.sources import Head, Sources
+from headwater.views.text import plain_query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EPOCH = "1970-01-01 00:00:00"
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """Everything that the table of a new view is made of."""
+
+    definition: ViewDefinition
+    layout: Layout
+    types: Mapping[str, str]
+    sources: tuple[SourceColumns, ...]
+    heads: tuple[Head, ...]
+    columns: tuple[tuple[str, str], ...]  # of the table, with Spark's types
+
+    @property
+    def read(self) -> str:
+        return read_sql(self.layout, STATES, signed=False)
+
+    @property
+    def read_signed(self) -> str:
+        return read_sql(self.layout, STATES, signed=True)
+
+
+def define(definition: ViewDefinition, found: Sources, session: SparkSession) -> Defined:
+    """The view's layout and columns; InvalidStatement, TopicNotFound or InvalidSchema if it cannot be made."""
+    text = plain_query(definition.query)
+    own = isolated(session)
+    query = inspect(own, text)
+    heads = _heads(query.relations, query.ctes, found)
+    if not heads:
+        raise InvalidStatement(
+            f'materialized view "{definition.name}" reads no topic', hint="A view follows changes of topics and views."
+        )
+    frames = [_register(own, head) for head in heads]
+    frame = analyze(own, query, sources(*frames))
+    _refuse_volatile(text)
+    names = _names(definition.name, frame)
+    types = [field.dataType.simpleString() for field in frame.schema.fields]
+    columns = tuple(SourceColumns(head.table_name, _columns(head)) for head in heads)
+    draft = _Draft(definition, columns, heads)
+    try:
+        analysed = draft.analysed(text)
+        typed = _types(own, analysed, draft)
+        _check_same(own, text, frame)
+        columns = _used(analysed, draft)
+        layout = plan_layout(analysed, names, types, typed)
+    except Opaque as opaque:
+        outputs = tuple((name, of, name) for name, of in zip(names, types, strict=True))
+        layout, typed = Layout("rows", outputs, opaque=opaque.reason), {}
+    physical = _physical(own, layout, draft, text, typed)
+    return Defined(definition, layout, typed, columns, heads, physical)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A view that is not in the catalog yet, as far as analysis asks about it."""
+
+    definition: ViewDefinition
+    sources: tuple[SourceColumns, ...]
+    heads: tuple[Head, ...]
+    opened: dict[tuple[str, str], set[str]] = field(default_factory=dict)  # a source's column to its names in the tree
+
+    def analysed(self, text: str) -> Analysed:
+        ranges = [SourceRange(head, head.snapshot_id, head.snapshot_id, None) for head in self.heads]
+        return analyse(text, lambda required: self._noting(opener(self, ranges, required)))
+
+    def _noting(self, opened: Open) -> Open:
+        def noted(table: str, alias: str) -> Opened | None:
+            found = opened(table, alias)
+            for name, tree in found[1] if found else ():
+                self.opened.setdefault((table, name), set()).add(tree)
+            return found
+
+        return noted
+
+
+def _heads(relations: frozenset[str], ctes: frozenset[str], found: Sources) -> tuple[Head, ...]:
+    heads = []
+    for name in sorted(relations):
+        head = found.find(name)
+        if head is None:
+            if name in ctes:
+                continue
+            raise TopicNotFound(
+                f'there is no topic or materialized view "{name}"', hint="`SHOW TOPICS` lists the topics."
+            )
+        heads.append(head)
+    return tuple(heads)
+
+
+def _register(own: SparkSession, head: Head) -> DataFrame:
+    """The source under its plain name and, for what we write, under the name of its new version."""
+    table = own.read.table(f"lake.{head.table_name}")
+    table.createOrReplaceTempView(f"{head.name}__new")
+    if head.view is None:
+        table.createOrReplaceTempView(head.name)
+        return table
+    table.createOrReplaceTempView(STATES)
+    rows = own.sql(head.view.read)
+    rows.createOrReplaceTempView(head.name)
+    own.catalog.dropTempView(STATES)
+    return rows
+
+
+def _columns(head: Head) -> tuple[tuple[str, bool], ...]:
+    layout = head.layout
+    if layout is not None:
+        return tuple((name, False) for name, _, _ in layout.outputs)
+    return tuple((field.name, field.required) for field in head.table.schema().fields)
+
+
+def _refuse_volatile(text: str) -> None:
+    try:
+        tree = parsed(text)
+    except Opaque:
+        return
+    for node in tree.walk():
+        if (name := function_name(node)) is not None and name in VOLATILE:
+            raise InvalidStatement(
+                f'function "{name}" is not allowed in a materialized view',
+                detail="Its value changes although no source changed, so the view could not follow.",
+                hint="Use it in a query over the view.",
+            )
+
+
+def _names(view: str, frame: DataFrame) -> list[str]:
+    names = list(frame.columns)
+    lowered = [name.lower() for name in names]
+    for name in names:
+        if lowered.count(name.lower()) > 1:
+            raise InvalidSchema(
+                f'materialized view "{view}" has two columns "{name}"', hint="Give one of them another name with AS."
+            )
+        if name.startswith("__"):
+            raise InvalidSchema(
+                f'column "{name}" of materialized view "{view}" begins with two underscores',
+                detail="Such names are kept for hidden columns.",
+                hint="Rename it with AS.",
+            )
+    return names
+
+
+def _types(own: SparkSession, analysed: Analysed, draft: _Draft) -> dict[str, str]:
+    """Spark's types of aggregates, window functions and their arguments, by their SQL."""
+    differ = Differ({}, Clock(EPOCH, EPOCH))
+    found: dict[str, str] = {}
+    for node in walk(analysed.root):
+        if not isinstance(node, Aggregate | Window):
+            continue
+        calls = [item.expr for item in (node.values if isinstance(node, Aggregate) else node.items)]
+        if not calls:
+            continue
+        child = differ.content(node.child, "new")
+        wanted: dict[str, exp.Expression] = {}
+        for call in calls:
+            text = call.sql(dialect="spark")
+            wanted[text] = call
+            if (argument := _argument(call)) is not None:
+                wanted["argument of " + text] = argument
+        group = [wanted[key] for key in wanted if not key.startswith("argument of ")]
+        found |= _schema_of(own, [(e.sql(dialect="spark"), e) for e in group], child)
+        arguments = [(key, e) for key, e in wanted.items() if key.startswith("argument of ")]
+        found |= _schema_of(own, arguments, child)
+    return found
+
+
+def _argument(call: exp.Expression) -> exp.Expression | None:
+    while isinstance(call, exp.Window | exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+        call = call.this
+    if any(contains_aggregate(each) for each in call.iter_expressions()):
+        return None
+    arguments = list(call.iter_expressions())
+    if arguments and isinstance(arguments[0], exp.Distinct):
+        arguments = list(arguments[0].expressions)
+    return arguments[0] if arguments and not isinstance(arguments[0], exp.Star | exp.Order) else None
+
+
+def _schema_of(own: SparkSession, exprs: Sequence[tuple[str, exp.Expression]], child: str) -> dict[str, str]:
+    if not exprs:
+        return {}
+    items = ", ".join(f"{expr.sql(dialect='spark')} AS c{n}" for n, (_, expr) in enumerate(exprs))
+    try:
+        schema = own.sql(f"SELECT {items} FROM ({child})").schema
+    except Exception as failed:
+        raise Opaque("Spark does not understand the query when it is taken apart") from failed
+    return {key: field.dataType.simpleString() for (key, _), field in zip(exprs, schema.fields, strict=True)}
+
+
+def _check_same(own: SparkSession, text: str, frame: DataFrame) -> None:
+    """Opaque unless the text that we write for the parsed query means to Spark what the user's text means."""
+    again = parsed(text).transform(_spelled_as_spark_does).sql(dialect="spark")
+    try:
+        same = own.sql(again).sameSemantics(frame)
+    except Exception as failed:
+        raise Opaque("Spark does not understand the query as it was read") from failed
+    if not same:
+        raise Opaque("the query could not be taken apart without a doubt about its meaning")
+
+
+def _spelled_as_spark_does(node: exp.Expr) -> exp.Expr:
+    """IS NOT NULL is an operator of its own to Spark, and a negation to the parser that took the text apart."""
+    if isinstance(node, exp.Not) and isinstance(node.this, exp.Is) and isinstance(node.this.expression, exp.Null):
+        return exp.Anonymous(this="ISNOTNULL", expressions=[node.this.this])
+    return node
+
+
+def _used(analysed: Analysed, draft: _Draft) -> tuple[SourceColumns, ...]:
+    """The sources with only the columns that the query reads; of one that it merely counts, the first."""
+    read = {name for node in walk(analysed.root) for name in _names_in(node)} | set(analysed.outputs)
+    found = []
+    for source in draft.sources:
+        kept = tuple(pair for pair in source.columns if read & draft.opened.get((source.table.name, pair[0]), set()))
+        found.append(SourceColumns(source.table, kept or source.columns[:1]))
+    return tuple(found)
+
+
+def _names_in(node: Relation) -> set[str]:
+    """The columns that expressions of the node refer to, and those that it passes on under their own name."""
+    match node:
+        case Filter():
+            return set(columns_of(node.condition))
+        case Project() | Window():
+            return {name for item in node.items for name in columns_of(item.expr)}
+        case Generate():
+            return set(columns_of(node.generator))
+        case Inner() | Join():
+            return {name for condition in node.conditions for name in columns_of(condition)}
+        case Union():
+            return {name for child in node.children for name in columns_made(child)}
+        case Aggregate():
+            return {name for item in (*node.keys, *node.values) for name in columns_of(item.expr)}
+        case Distinct():
+            return set(columns_made(node.child))
+        case Scan():
+            return set()
+
+
+def _physical(
+    own: SparkSession, layout: Layout, draft: _Draft, text: str, typed: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """The columns of the view's table with Spark's types: those of the rows that a recompute would write."""
+    from headwater.views.change import Incremental, plan_recompute
+
+    if layout.opaque is not None:
+        return (*((name, of) for name, of, _ in layout.outputs), ("__weight", "int"), ("__base", "boolean"))
+    view = Incremental(draft.analysed(text), layout, typed)
+    plan = plan_recompute(view, "", Clock(EPOCH, EPOCH))
+    schema = own.sql(plan.sql).schema
+    return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
+
+
+def properties_of(defined: Defined, position: Position) -> dict[str, object]:
+    """What `view_properties` takes beside the definition."""
+    return {
+        "layout": defined.layout.to_json(),
+        "read": defined.read,
+        "read_signed": defined.read_signed,
+        "types": defined.types,
+        "sources": defined.sources,
+        "position": position,
+    }

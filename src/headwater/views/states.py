@@ -1,0 +1,186 @@
+"""Aggregates as partial states: what is computed from a delta, how states merge, and how the answer is made of them.
+
+A partial is computed over weighted rows (`__w` is +1 or -1). An invertible state takes a negative weight as well as a
+positive one; the others (MIN, sums of floats, sketches) hold for additions only, and groups that lose rows are computed
+anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlglot import exp
+
+from headwater.views.analyse.functions import function_name
+from headwater.views.deltas import WEIGHT
+
+Merge = Literal["sum", "min", "max", "hll", "moments"]
+
+FLOATS = ("double", "float")
+MOMENTS = ("n", "mean", "m2")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of one aggregate. `partials` are (suffix, SQL over weighted rows); `final` is SQL with {suffix} in it.
+
+    `distinct` are SQL expressions whose values are kept one by one, with their counts; `final` then is an aggregate
+    over the values {0}, {1} ... that are there.
+    """
+
+    partials: tuple[tuple[str, str], ...]
+    merges: tuple[Merge, ...]
+    final: str
+    invertible: bool
+    distinct: tuple[str, ...] = ()
+
+
+def state_of(call: exp.Expression, argument_type: str | None, result_type: str) -> State | None:
+    """How to keep the aggregate; None if it has no state that merges. Types are Spark's, in its own words."""
+    condition = None
+    if isinstance(call, exp.Filter):
+        condition = call.expression.this.sql(dialect="spark")
+        call = call.this
+    name = function_name(call)
+    arguments = [*call.iter_expressions()]
+    if len(arguments) == 1 and isinstance(arguments[0], exp.Distinct):
+        values = [_when(condition, each.sql(dialect="spark")) for each in arguments[0].expressions]
+        return _distinct(name, values, argument_type, result_type)
+    if any(isinstance(each, exp.Order | exp.Distinct) for each in arguments):
+        return None
+    texts = [_when(condition, each.sql(dialect="spark")) for each in arguments if not isinstance(each, exp.Star)]
+    if name == "collect_set" and len(texts) == 1:
+        return _distinct(name, texts, argument_type, result_type)
+    return _plain(name, texts, condition, argument_type, result_type)
+
+
+def _plain(
+    name: str | None, texts: Sequence[str], condition: str | None, argument_type: str | None, result_type: str
+) -> State | None:
+    x = texts[0] if texts else None
+    floating = argument_type in FLOATS
+    match name:
+        case "count":
+            counted = texts or ([_when(condition, "1")] if condition else [])
+            return State((("n", _count(counted)),), ("sum",), _cast("COALESCE({n}, 0)", result_type), True)
+        case "count_if" if x is not None:
+            return State((("n", _sum(f"CASE WHEN {x} THEN 1 ELSE 0 END")),), ("sum",), "COALESCE({n}, 0)", True)
+        case "sum" if x is not None and argument_type is not None:
+            partials = (("s", _sum(_widened(x, argument_type))), ("n", _count([x])))
+            return State(partials, ("sum", "sum"), _cast("CASE WHEN {n} > 0 THEN {s} END", result_type), not floating)
+        case "avg" | "mean" if x is not None and argument_type is not None:
+            return _average(x, argument_type, result_type)
+        case "min" | "max" if x is not None and len(texts) == 1:
+            return State((("v", f"{name.upper()}({x})"),), (name,), "{v}", False)
+        case "bool_and" | "every" | "bool_or" | "some" | "any" if x is not None:
+            test = "{t} = {n}" if name in ("bool_and", "every") else "{t} > 0"
+            partials = (("t", _sum(f"CASE WHEN {x} THEN 1 ELSE 0 END")), ("n", _count([x])))
+            return State(partials, ("sum", "sum"), f"CASE WHEN {{n}} > 0 THEN {test} END", True)
+        case "stddev" | "stddev_samp" | "std" | "variance" | "var_samp" | "stddev_pop" | "var_pop" if x is not None:
+            return _moments(name, x)
+        case "approx_count_distinct" if x is not None and len(texts) == 1:
+            value = x if argument_type in ("int", "bigint", "string", "binary") else f"CAST({x} AS STRING)"
+            final = "COALESCE(HLL_SKETCH_ESTIMATE({h}), CAST(0 AS BIGINT))"
+            return State((("h", f"HLL_SKETCH_AGG({value})"),), ("hll",), final, False)
+        case _:
+            return None
+
+
+def _average(x: str, argument_type: str, result_type: str) -> State | None:
+    if argument_type in FLOATS:
+        partials = (("s", _sum(f"CAST({x} AS DOUBLE)")), ("n", _count([x])))
+        return State(partials, ("sum", "sum"), "CASE WHEN {n} > 0 THEN {s} / {n} END", False)
+    if argument_type.startswith("decimal"):
+        precision, scale = (int(part) for part in argument_type[8:-1].split(","))
+        # Spark divides with this many digits behind the point and then rounds to scale + 4; with ten more digits than
+        # that, rounding twice gives what rounding once gives, for any count below ten thousand million.
+        if 38 - (precision + 10 - scale) < scale + 14:
+            return None
+        partials = (("s", _sum(x)), ("n", _count([x])))
+        total = f"CAST({{s}} AS DECIMAL({precision + 10},{scale}))"
+        final = f"CASE WHEN {{n}} > 0 THEN CAST({total} / CAST({{n}} AS DECIMAL(20,0)) AS {result_type}) END"
+        return State(partials, ("sum", "sum"), final, True)
+    partials = (("s", _sum(f"CAST({x} AS DECIMAL(20,0))")), ("n", _count([x])))
+    return State(partials, ("sum", "sum"), "CASE WHEN {n} > 0 THEN CAST({s} AS DOUBLE) / {n} END", True)
+
+
+def _moments(name: str, x: str) -> State:
+    value = f"CAST({x} AS DOUBLE)"
+    partials = (
+        ("n", f"CAST(COUNT({value}) AS DOUBLE)"),
+        ("mean", f"COALESCE(AVG({value}), 0D)"),
+        ("m2", f"COALESCE(VAR_POP({value}) * COUNT({value}), 0D)"),
+    )
+    if name.endswith("_pop"):
+        variance = "CASE WHEN {n} > 0 THEN {m2} / {n} END"
+    else:
+        variance = "CASE WHEN {n} > 1 THEN {m2} / ({n} - 1) END"
+    final = f"SQRT({variance})" if name.startswith("st") else variance
+    return State(partials, ("moments", "moments", "moments"), final, False)
+
+
+def _distinct(name: str | None, values: Sequence[str], argument_type: str | None, result_type: str) -> State | None:
+    one = len(values) == 1
+    match name:
+        case "count":
+            return State((), (), "COUNT(CASE WHEN " + _all_there(len(values)) + " THEN 1 END)", True, tuple(values))
+        case "sum" | "avg" | "mean" if one and argument_type not in FLOATS:
+            call = "SUM" if name == "sum" else "AVG"
+            return State((), (), _cast(f"{call}({{0}})", result_type), True, tuple(values))
+        case "collect_set" if one and argument_type not in FLOATS:
+            return State((), (), "COLLECT_LIST({0})", True, tuple(values))
+        case "min" | "max" if one:
+            return State((("v", f"{name.upper()}({values[0]})"),), (name,), "{v}", False)
+        case _:
+            return None
+
+
+def merged(kind: Merge, names: Sequence[str]) -> str:
+    """SQL that merges the states in the columns `names` of several rows; moments merge into one struct."""
+    (name, *_) = names
+    match kind:
+        case "sum" | "min" | "max":
+            return f"{kind.upper()}({name})"
+        case "hll":
+            return f"HLL_UNION_AGG({name})"
+        case "moments":
+            n, mean, m2 = names
+            row = f"NAMED_STRUCT('n', {n}, 'mean', {mean}, 'm2', {m2})"
+            none = "NAMED_STRUCT('n', 0D, 'mean', 0D, 'm2', 0D)"
+            delta, both = "(b.mean - a.mean)", "(a.n + b.n)"
+            step = (
+                f"NAMED_STRUCT('n', {both}, 'mean', a.mean + {delta} * b.n / {both}, "
+                f"'m2', a.m2 + b.m2 + {delta} * {delta} * a.n * b.n / {both})"
+            )
+            return f"AGGREGATE(COLLECT_LIST({row}) FILTER (WHERE {n} > 0), {none}, (a, b) -> {step})"
+
+
+def _all_there(count: int) -> str:
+    return " AND ".join(f"{{{place}}} IS NOT NULL" for place in range(count))
+
+
+def _when(condition: str | None, value: str) -> str:
+    return value if condition is None else f"CASE WHEN {condition} THEN {value} END"
+
+
+def _sum(value: str) -> str:
+    return f"SUM(CASE WHEN {WEIGHT} > 0 THEN {value} ELSE -({value}) END)"
+
+
+def _count(values: Sequence[str]) -> str:
+    if not values:
+        return f"SUM(CAST({WEIGHT} AS BIGINT))"
+    there = " AND ".join(f"({value}) IS NOT NULL" for value in values)
+    return f"SUM(CASE WHEN {there} THEN CAST({WEIGHT} AS BIGINT) ELSE CAST(0 AS BIGINT) END)"
+
+
+def _widened(value: str, argument_type: str) -> str:
+    if argument_type in ("tinyint", "smallint", "int"):
+        return f"CAST({value} AS BIGINT)"
+    return f"CAST({value} AS DOUBLE)" if argument_type == "float" else value
+
+
+def _cast(value: str, result_type: str) -> str:
+    return f"CAST({value} AS {result_type})"
