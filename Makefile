@@ -52,7 +52,7 @@ check: lint types contracts ## lint, types and import contracts
 docs: $(VENV)/.installed ## regenerate docs/reference from the code
 	@$(BIN)/python -m tools.reference
 
-bench: setup ## a benchmark: make bench NAME=produce|ingest|query
+bench: setup ## a benchmark: make bench NAME=produce|ingest|query|refresh
 	@$(UV) pip install --quiet --python $(BIN)/python -r requirements-bench.lock
 	@$(BIN)/python -m bench.$(NAME) $(ARGS)
 

@@ -18,7 +18,9 @@ from headwater.api.app import create_app
 from headwater.config import Settings
 from headwater.observability.metrics import Metrics
 from headwater.serving.agreement import AGGREGATES, FRAMED, RANKINGS, SCALARS
+from headwater.sql.option_table import Option
 from headwater.sql.options import OPTIONS
+from headwater.sql.view_options import VIEW_OPTIONS
 from tools import reference_cli
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
@@ -32,21 +34,27 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def options_page() -> str:
+    return (
+        "# Options\n\n"
+        "Set with `WITH (name = value, …)`, `--option name=value` or the member `options` of an HTTP body. Sizes: `128 MB` is "
+        "128 × 1024² bytes. Durations: `'5 minutes'`, `'10 s'`, `'1 hour'`, or a number of seconds.\n\n"
+        "## Options of a topic\n\n" + _options(OPTIONS) + "\n## Options of a materialized view\n\n"
+        "`ALTER MATERIALIZED VIEW name SET (name = value, …)` changes those that it names, and no others.\n\n"
+        + _options(VIEW_OPTIONS)
+    )  # fmt: skip
+
+
+def _options(options: Iterable[Option]) -> str:
     rows = [
         (
             f"`{each.name}`",
-            f"`{each.render(each.default)}`" if each.default else "",
+            f"`{text}`" if (text := each.render(each.default)) else "",
             each.taken.removeprefix("It takes "),
             each.doc,
         )
-        for each in OPTIONS
+        for each in options
     ]
-    return (
-        "# Options of a topic\n\n"
-        "Set with `WITH (name = value, …)`, `--option name=value` or the member `options` of an HTTP body. Sizes: `128 MB` is "
-        "128 × 1024² bytes. Durations: `'5 minutes'`, `'10 s'`, `'1 hour'`, or a number of seconds.\n\n"
-        + table(("option", "default", "takes", "meaning"), rows)
-    )
+    return table(("option", "default", "takes", "meaning"), rows)
 
 
 def settings_page() -> str:

@@ -54,10 +54,26 @@ class Settings(BaseSettings):
     duckdb_max_bytes: int = Field(
         4096 * MB, ge=0, description="Bytes to read above which a query goes to Spark by itself."
     )
+    verify_checksums: bool = Field(
+        True,
+        description="Verify the columns that DuckDB reads, once per process and file. Spark always verifies.",
+    )
 
     ingest_poll: float = Field(0.5, gt=0, description="Seconds between the ingester's looks at the log.")
     ingest_max_bytes: int = Field(512 * MB, ge=1 * MB, description="Log bytes that one commit takes at the most.")
+    refresh_poll: float = Field(1, gt=0, description="Seconds between the refresher's looks at views and topics.")
+    max_concurrent_refreshes: int = Field(2, ge=1, le=64, description="Views that the service refreshes at once.")
+    refresh_retry: float = Field(
+        1, gt=0, description="Seconds before a failed refresh is tried again; twice as many after each further failure."
+    )
+    refresh_retry_max: float = Field(
+        300, gt=0, description="Seconds between two tries at the most, and between looks at a view that is broken."
+    )
+    refresh_wait: float = Field(
+        60, ge=0, description="Seconds for which a query waits for another process that refreshes the view it reads."
+    )
     lease_ttl: float = Field(30, gt=0, description="Seconds after which a dead process's lease can be taken.")
+    view_history: int = Field(1000, ge=1, description="Refreshes of each view that are remembered.")
     busy_timeout: float = Field(30, ge=0, description="Seconds to wait for a locked SQLite file.")
 
     spark_master: str = Field("local[*]", description="Spark master.")

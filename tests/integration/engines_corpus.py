@@ -75,6 +75,9 @@ select id, datediff(dt, date'2020-01-01'), date_diff(ts, dt), datediff('2026-01-
 select id, ts + interval 1 hour, ts - interval '1' day, ts + interval 90 minutes, ts + interval 30 seconds, ts - interval 2 weeks from events
 select id, tn + interval 1 hour, dt + interval 1 day, dt + interval 1 month, ts + interval 2 months, dt - interval 1 year, ts - interval 1 month, tn + interval 3 months from events where dt < '9999-01-01'
 select id, dt - interval 3 days as earlier from events
+select id, unix_micros(ts), pmod(k, 3), pmod(l, 7), pmod(m, 3000000000), pmod(i, 10), pmod(-7, 3) from events
+select id, ts - interval '0.000001' second * pmod(unix_micros(ts), 3600000000) as w, tn - interval '0.000001' second * pmod(unix_micros(cast(tn as timestamp)), 7000000) as x from events
+select id, cast(cast(k as decimal(30,0)) as double) as a, cast(cast(p as decimal(38,2)) as double) as b, cast(cast(p as decimal(20,4)) as double) / 7 as c, cast(k as decimal(38,10)) / 2.0D as d from events
 select id, size(arr), size(tags), cardinality(arr), size(mp), mp['a'], mp['zz'], array_contains(arr, 1), array_contains(tags, 'x') from events
 select id, arr[0] from events where size(arr) > 0
 select id, arr[1], tags[0] from events where size(arr) > 1 and size(tags) > 0
@@ -166,6 +169,11 @@ select id from nothing where i > 1
 """
 
 AGGREGATES = """
+select (ts - interval '0.000001' second * pmod(unix_micros(cast(ts as timestamp)), 86400000000)) as window_start, ((ts - interval '0.000001' second * pmod(unix_micros(cast(ts as timestamp)), 86400000000)) + interval '1' day) as window_end, count(*) as n from events where ts is not null and ts < '9999-01-01' group by (ts - interval '0.000001' second * pmod(unix_micros(cast(ts as timestamp)), 86400000000))
+select c, cast(case when n > 0 then s end as decimal(22,2)) as s, cast(case when n > 0 then cast(cast(s as decimal(22,2)) / cast(n as decimal(20,0)) as decimal(16,6)) end as decimal(16,6)) as a from (select * from (select `v.c` as c, sum(`v.s`) as s, sum(`v.n`) as n from (select c as `v.c`, cast(p as decimal(22,2)) as `v.s`, if(p is null, 0L, 1L) as `v.n` from events) group by 1) where n > 0)
+select c, case when n > 0 then cast(s as double) / n end as a, coalesce(n, 0) as n from (select c, sum(cast(k as decimal(30,0))) as s, sum(if(k is null, 0L, 1L)) as n from events group by 1)
+select g, count(case when not case when part = 1 and r > 0 then v end is null then 1 end) as n, sum(case when part = 0 then r end) as r from (select c as g, k % 2 as part, k as v, count(*) as r from events group by 1, 2, 3) group by 1
+select * from ((select c as g, cast(p as decimal(22,2)) as s from (select * from events where b) left anti join (select distinct * from (select c as `t.g` from events where not b)) on c is not distinct from `t.g`) union all (select c as g, sum(p) as s from events left semi join (select distinct c as h from events where k > 1) on c is not distinct from h group by 1))
 select count(*) from events
 select count(*), count(1), count(i), count(s), count(st), count(arr) from events
 select count(distinct i), count(distinct d), count(distinct f), count(distinct s), count(distinct p) from events
@@ -269,6 +277,8 @@ select c, max(k) - min(k) as spread from events group by c order by spread, c
 """
 
 RELATIONS = """
+select e.id, p.name, r.name as other from events e, people p join people r on e.k = r.k order by e.id, p.name, other
+select e.id, p.k, r.k as other from events e, people p right join people r on p.k = r.k and r.k > 2 and e.id < 3
 select * from (select id, i from events) t where i > 1
 select t.id, t.n from (select id, i + 1 as n from events where i < 100) as t where t.n > 2
 select count(*) from (select distinct c from events)
@@ -311,6 +321,10 @@ select count(*) from events e join nothing n on e.k = n.k
 select id from events where i = 1 union all select id from events where i = 1
 select k from events union select k from people
 select k from events union all select k from people
+select id, p from events union all select id, cast(k as decimal(20,6)) from events
+select p as x from events union select q from events
+select p from events intersect select cast(p as decimal(30,2)) from events
+select cast(p as decimal(22,2)) as s from events except all select sum(p) from events
 select k from events intersect select k from people
 select k from events except select k from people
 select k from events except all select k from people
@@ -395,9 +409,6 @@ select cast(s as int) from events
 select cast(x as string) from events
 select cast(ts as string) from events
 select date_format(ts, 'yyyy') from events
-select unknown from events
-select * from unknown
-select k from events e join people p on e.k = p.k
 select s like i from events
 select s like 'a!%' escape '!' from events
 select 'it''s'
@@ -421,7 +432,6 @@ select ts - ts from events
 select id from events limit 1 + 1
 select * from events version as of 1
 select /*+ broadcast(e) */ id from events e
-select id, lateral_alias + 1 from (select id, 1 as lateral_alias from events) where lateral_alias2 > 1
 select sum(distinct k) over (order by id) from events
 select x from events order by row_number() over (order by id)
 select transform(arr, v -> v + 1) from events
@@ -443,7 +453,10 @@ select distinct k + 1 from events order by k + 1
 select i > 1.5 from events
 select w + 0.5 from events
 select s as ünquoted from events
-select id from events e, people p join nothing n on p.k = n.k
+select id from events where (b)
+select id from events where (b, b)
+select id from events |> limit 1
+with c as (select rand() as r from events) select id from events
 """
 
 

@@ -56,6 +56,17 @@ OPERATIONS = [
     "describe_topic",
     "drop_topic",
     "append_records",
+    "list_views",
+    "describe_view",
+    "alter_view",
+    "drop_view",
+    "refresh_view",
+    "query_view",
+    "list_refreshes",
+    "list_all_refreshes",
+    "explain_refresh",
+    "verify_view",
+    "compact_view",
     "run_query",
     "read_query",
     "cancel_query",
@@ -65,8 +76,9 @@ OPERATIONS = [
     "metrics",
     "version",
 ]
-STARTS_SPARK = ["flush_topic", "flush"]
-WITHOUT_INPUT = ["list_topics", "list_queries", "health", "ready", "metrics", "version"]
+STARTS_SPARK = ["flush_topic", "flush", "create_view", "explain_view"]
+"""Of the operations on views, these make one; the others find none, and say so."""
+WITHOUT_INPUT = ["list_topics", "list_views", "list_queries", "health", "ready", "metrics", "version"]
 """Nothing can be wrong in a request to these."""
 CASES = [
     (name, mode)

@@ -643,7 +643,7 @@ def test_nothing_answers_at_a_wrong_url(tmp_path: Path) -> None:
 def test_a_query_of_an_unknown_topic_names_the_near_one(filled: Path) -> None:
     done = run("query", "SELECT * FROM ordrs", cwd=filled)
     assert (done.code, done.out) == (1, "")
-    assert 'topic "ordrs" does not exist' in done.err
+    assert 'topic or view "ordrs" does not exist' in done.err
     assert 'Did you mean "orders"?' in done.err
     assert run("query", "SELECT * FROM ordrs", "--json", cwd=filled).problem["code"] == "topic_not_found"
 
@@ -658,7 +658,7 @@ def test_setup_flush_and_deep_doctor(lake: Path) -> None:
     assert ok("query", "SELECT count(*) AS n FROM orders", "--no-tail", "--json", cwd=lake).json == [{"n": 100}]
     code, found = checks(lake, "--deep")
     assert code == 0, found
-    assert "every page matches its checksum" in found["topics.orders"]["message"]
+    assert "every one matches its checksums" in found["topics.orders"]["message"]
     file = next((lake / "warehouse").rglob("*.parquet"))
     chunk = pq.ParquetFile(file).metadata.row_group(0).column(0)
     start = chunk.dictionary_page_offset or chunk.data_page_offset

@@ -115,7 +115,11 @@ def test_what_is_not_proven_is_left_to_spark(text: str) -> None:
     assert isinstance(agree(text, tables.SCHEMAS), Unproven)
 
 
-GUARDED = ["select upper(s) from events", "select lower(s) from events"]
+GUARDED = [
+    "select upper(s) from events",
+    "select lower(s) from events",
+    "select cast(cast(l as decimal(30,0)) as double) as x from events",
+]
 
 
 @pytest.mark.parametrize("text", GUARDED)

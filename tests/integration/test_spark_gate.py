@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from headwater.errors import InvalidStatement, StatementNotAllowed
-from headwater.serving.gate_rules import DENIED_FUNCTIONS, FUNCTIONS
-from headwater.serving.gate_spark import analyze, inspect, isolated, sources
+from headwater.spark.gate_rules import DENIED_FUNCTIONS, FUNCTIONS
+from headwater.spark.gate_spark import analyze, inspect, isolated, sources
 
 pytestmark = pytest.mark.spark
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import headwater
-from headwater.errors import InvalidSetting, LakeExists, LakeNotFound
+from headwater.errors import InvalidOption, InvalidSetting, LakeExists, LakeNotFound
 
 
 def test_what_a_crash_in_drop_leaves_in_the_log_is_forgotten(tmp_path: Path) -> None:
@@ -51,3 +51,25 @@ def test_bad_settings_are_named(tmp_path: Path, text: str, message: str, hint: s
     with pytest.raises(InvalidSetting, match=message) as wrong:
         headwater.open(tmp_path)
     assert wrong.value.hint == hint
+
+
+def test_options_are_a_querys(tmp_path: Path) -> None:
+    with headwater.init(tmp_path / "lake") as lake:
+        lake.sql("CREATE TOPIC t (n BIGINT)")
+        lake.topic("t").append([{"n": 1}])
+        assert lake.sql("SELECT count(*) AS n FROM t", tail=False).rows() == [{"n": 0}]
+        assert lake.sql("EXPLAIN SELECT n FROM t", tail=False).info["plan"]["scans"][0]["tail"] is None
+        with pytest.raises(InvalidOption, match='option "tail" is a query'):
+            lake.sql("SHOW TOPICS", tail=False)
+
+
+def test_every_part_of_a_lake_is_closed_whatever_another_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = headwater.init(tmp_path / "lake")
+    closed: list[str] = []
+    monkeypatch.setattr(lake.log, "close", lambda: closed.append("log"))
+    monkeypatch.setattr(lake._spark, "stop", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        lake.close()
+    assert closed == ["log"]

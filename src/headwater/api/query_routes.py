@@ -23,7 +23,25 @@ from headwater.api.streams import ArrowEncoder, Encoder, NdjsonEncoder, Outbound
 from headwater.errors import NotAcceptable, QueryNotFound, StatementNotAllowed
 from headwater.serving.encode import json_rows
 from headwater.sql.parse import parse
-from headwater.sql.statements import CreateTopic, DescribeTopic, DropTopic, Explain, FlushTopic, ShowTopics
+from headwater.sql.statements import (
+    AlterView,
+    CompactView,
+    CreateTopic,
+    CreateView,
+    DescribeTopic,
+    DescribeView,
+    DropTopic,
+    DropView,
+    Explain,
+    ExplainCreateView,
+    ExplainRefresh,
+    FlushTopic,
+    RefreshView,
+    ShowRefreshes,
+    ShowTopics,
+    ShowViews,
+    VerifyView,
+)
 from headwater.sql.statements import Query as QueryStatement
 
 router = APIRouter(prefix="/api/v1", tags=["queries"])
@@ -39,6 +57,17 @@ ELSEWHERE: dict[type, str] = {
     ShowTopics: "GET /api/v1/topics",
     DescribeTopic: "GET /api/v1/topics/{topic}",
     FlushTopic: "POST /api/v1/flush",
+    CreateView: "POST /api/v1/views",
+    ExplainCreateView: "POST /api/v1/explain/view",
+    DropView: "DELETE /api/v1/views/{view}",
+    AlterView: "PATCH /api/v1/views/{view}",
+    ShowViews: "GET /api/v1/views",
+    DescribeView: "GET /api/v1/views/{view}",
+    RefreshView: "POST /api/v1/views/{view}/refresh",
+    VerifyView: "POST /api/v1/views/{view}/verify",
+    ExplainRefresh: "GET /api/v1/views/{view}/explain",
+    ShowRefreshes: "GET /api/v1/refreshes",
+    CompactView: "POST /api/v1/views/{view}/compact",
 }
 FORMS = {"application/json": "json", NDJSON: "ndjson", ARROW: "arrow"}
 Form = Literal["json", "ndjson", "arrow"]
@@ -53,8 +82,9 @@ def reading(body: QueryBody) -> Reading:
             return _set(statement, body)
         case Explain(query):
             return replace(statement, query=_set(query, body))
+    elsewhere = ELSEWHERE.get(type(statement))
     raise StatementNotAllowed(
-        "this route only reads", hint=f"Use {ELSEWHERE[type(statement)]}.", endpoint=ELSEWHERE[type(statement)]
+        "this route only reads", hint=f"Use {elsewhere}." if elsewhere else None, endpoint=elsewhere
     )
 
 
@@ -108,6 +138,11 @@ async def run_query(shared: Shared, request: Request, body: QueryBody) -> Respon
     application/x-ndjson or application/vnd.apache.arrow.stream the whole result streams, and a client that goes away
     stops the query.
     """
+    return await answered(shared, request, body)
+
+
+async def answered(shared: State, request: Request, body: QueryBody) -> Response:
+    """The query's answer in the form that the request prefers."""
     statement = reading(body)
     form = negotiated(request.headers.get("accept", ""))
     if form == "json":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from headwater.api.models import Health, Readiness, Version
 from headwater.api.state import Shared
 from headwater.engine import Lake
 from headwater.topics.log import LogTopic
+
+log = logging.getLogger(__name__)
 
 router = APIRouter(tags=["service"])
 
@@ -62,7 +65,15 @@ def _probe(lake: Lake) -> dict[str, str]:
 )
 async def metrics(shared: Shared) -> Response:
     """Metrics in Prometheus' text format."""
-    return Response(shared.lake.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await shared.call(_scraped, shared.lake), media_type=CONTENT_TYPE_LATEST)
+
+
+def _scraped(lake: Lake) -> bytes:
+    try:
+        lake.measure_views()
+    except Exception as failed:  # the other metrics are wanted most when something is wrong
+        log.warning("lag of views was not measured", extra={"error": str(failed)})
+    return lake.metrics.exposition()
 
 
 @router.get("/api/v1/version", operation_id="version", response_model=Version, responses=problems())

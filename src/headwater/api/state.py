@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 THREADS = 32
 """Producers wait for the disk in these: as many as one group commit may usefully have."""
-FLUSH_THREADS = 2
+SLOW_THREADS = 4
+"""Flushes and refreshes wait for Spark in these."""
 SWEEP_SECONDS = 30.0
 
 
@@ -35,7 +36,7 @@ class State:
         self.runs = Runs(lake.execute, concurrency=settings.query_concurrency)
         # Threads of our own, not the framework's: the log keeps a connection for each thread that ever reads it.
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="headwater-api")
-        self._flushes = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="headwater-flush")
+        self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="headwater-slow")
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function that touches the lake in a thread."""
@@ -45,7 +46,7 @@ class State:
     async def call_slow(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same for what may take minutes, so that nothing else waits behind it."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._flushes, lambda: function(*args, **kwargs))
+        return await loop.run_in_executor(self._slow, lambda: function(*args, **kwargs))
 
     def new_spool(self, max_rows: int | None) -> Spool:
         """A place for one result that will be paged."""
@@ -64,7 +65,7 @@ class State:
     async def close(self) -> None:
         """Stop the queries and wait for the requests that still write."""
         await self.call(self.runs.close)
-        self._flushes.shutdown(wait=False, cancel_futures=True)
+        self._slow.shutdown(wait=False, cancel_futures=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

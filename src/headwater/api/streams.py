@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import TimeoutError as StalledError
 from contextlib import suppress
-from typing import Literal, Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from headwater.errors import HeadwaterError, QueryCancelled, ResultTooLarge
 from headwater.serving.encode import to_json_lines
 from headwater.serving.result import Result
 
-StreamFormat = Literal["ndjson", "arrow"]
+T = TypeVar("T")
 
 PIECE = 1024**2
 AHEAD = 4
@@ -150,3 +150,27 @@ async def pieces(first: bytes | None, outbound: Outbound) -> AsyncIterator[bytes
     while first is not None:
         yield first
         first = await outbound.take()
+
+
+async def told_while(work: Callable[[Callable[[T], None]], Awaitable[object]]) -> AsyncIterator[T]:
+    """What the work tells from its thread, as it tells it; raises the work's error at the end.
+
+    The work goes on when nobody listens any more.
+    """
+    loop = asyncio.get_running_loop()
+    told: asyncio.Queue[T | None] = asyncio.Queue()
+
+    def tell(item: T | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody listens
+            loop.call_soon_threadsafe(told.put_nowait, item)
+
+    def ended(done: asyncio.Future[object]) -> None:
+        if not done.cancelled():
+            done.exception()  # seen, also when nobody listens
+        told.put_nowait(None)
+
+    working = asyncio.ensure_future(work(tell))
+    working.add_done_callback(ended)
+    while (item := await told.get()) is not None:
+        yield item
+    await working

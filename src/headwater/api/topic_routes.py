@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Path, Query, Response
+from fastapi import APIRouter, Body, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
-from headwater.api.described import problems
+from headwater.api.described import problems, text
 from headwater.api.models import (
     NAME,
     ORDERS,
@@ -17,8 +20,12 @@ from headwater.api.models import (
     TopicDescription,
     TopicList,
 )
-from headwater.api.state import Shared
+from headwater.api.problems import problem, unexpected_error
+from headwater.api.records import NDJSON
+from headwater.api.state import Shared, State
+from headwater.api.streams import told_while
 from headwater.engine import Lake
+from headwater.errors import HeadwaterError
 from headwater.sql.schema_files import definition_from_dict
 from headwater.sql.statements import CreateTopic, DescribeTopic, DropTopic, ShowTopics
 from headwater.topics.ingest import Ingested
@@ -82,29 +89,66 @@ async def drop_topic(
     return (await shared.call(lambda: shared.lake.execute(DropTopic(topic, if_exists)).rows()))[0]
 
 
-@router.post("/topics/{topic}/flush", operation_id="flush_topic", response_model=Flushed, responses=problems(404, 409))
-async def flush_topic(shared: Shared, topic: TopicPath) -> dict[str, Any]:
-    """Commit what waits in the log of a topic to its table now; starts Spark if there is anything."""
-    return _flushed(await shared.call_slow(shared.lake.flush, topic))
+@router.post(
+    "/topics/{topic}/flush",
+    operation_id="flush_topic",
+    response_model=Flushed,
+    responses={200: {"content": {NDJSON: text()}}, **problems(404, 409)},
+)
+async def flush_topic(shared: Shared, request: Request, topic: TopicPath) -> Any:
+    """Commit what waits in the log of a topic to its table now; starts Spark if there is anything.
+
+    With Accept application/x-ndjson, a line tells of each commit as soon as it is done; if it fails later on, the last
+    line is {"problem": ...}.
+    """
+    return await _flush(shared, request, topic)
 
 
-@router.post("/flush", operation_id="flush", response_model=Flushed, responses=problems(409))
-async def flush(shared: Shared) -> dict[str, Any]:
-    """Commit what waits in the log of every topic."""
-    return _flushed(await shared.call_slow(shared.lake.flush))
+@router.post(
+    "/flush",
+    operation_id="flush",
+    response_model=Flushed,
+    responses={200: {"content": {NDJSON: text()}}, **problems(409)},
+)
+async def flush(shared: Shared, request: Request) -> Any:
+    """Commit what waits in the log of every topic; answers as the flush of one topic does."""
+    return await _flush(shared, request, None)
 
 
-def _flushed(done: list[Ingested]) -> dict[str, Any]:
-    commits = [
-        {
-            "topic": each.topic,
-            "offsets": [each.offsets.start, each.offsets.end],
-            "snapshot": each.snapshot_id,
-            "files": each.files,
-            "bytes": each.bytes,
-            "seconds": each.seconds,
-            "reason": each.reason,
-        }
-        for each in done
-    ]
-    return {"commits": commits}
+async def _flush(shared: State, request: Request, topic: str | None) -> Any:
+    if NDJSON not in request.headers.get("accept", ""):
+        return {"commits": [_commit(done) for done in await shared.call_slow(shared.lake.flush, topic)]}
+
+    def work(tell: Callable[[Ingested], None]) -> Awaitable[object]:
+        return shared.call_slow(shared.lake.flush, topic, tell)
+
+    commits = told_while(work)
+    first = await anext(commits, None)  # an error before it is an answer of its own
+    return StreamingResponse(_lines(first, commits), media_type=NDJSON)
+
+
+async def _lines(first: Ingested | None, others: AsyncIterator[Ingested]) -> AsyncIterator[bytes]:
+    try:
+        if first is not None:
+            yield _line(_commit(first))
+        async for done in others:
+            yield _line(_commit(done))
+    except Exception as failed:
+        told = failed if isinstance(failed, HeadwaterError) else unexpected_error(failed, "flush")
+        yield _line({"problem": problem(told)})
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, default=str).encode() + b"\n"
+
+
+def _commit(done: Ingested) -> dict[str, Any]:
+    return {
+        "topic": done.topic,
+        "offsets": [done.offsets.start, done.offsets.end],
+        "snapshot": done.snapshot_id,
+        "files": done.files,
+        "bytes": done.bytes,
+        "seconds": done.seconds,
+        "reason": done.reason,
+    }

@@ -1,4 +1,4 @@
-"""Completion in the shell: keywords, topics and their columns."""
+"""Completion in the shell: keywords, topics, views and their columns."""
 
 from __future__ import annotations
 
@@ -35,23 +35,24 @@ KEYWORDS = (
     ),
     *("ANALYZE", "IF", "PARTITIONED", "COMMENT", "TAIL", "OFF", "BOOLEAN", "INT", "BIGINT", "FLOAT", "DOUBLE"),
     *("DECIMAL", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "STRING", "UUID", "FIXED", "BINARY", "ARRAY", "MAP"),
-    *("STRUCT", "COALESCE", "DATE_TRUNC"),
+    *("STRUCT", "COALESCE", "DATE_TRUNC", "MATERIALIZED", "VIEW", "VIEWS", "REPLACE", "ALTER", "SET", "REFRESH"),
+    *("REFRESHES", "VERIFY", "SAMPLE", "COMPACT", "DELETE", "UPDATE", "VERSION", "TUMBLE", "HOP"),
 )
-COMMANDS = ("\\?", "\\d", "\\explain", "\\q", "\\timing")
+COMMANDS = ("\\?", "\\d", "\\dv", "\\explain", "\\q", "\\timing")
 _WORD = re.compile(r"[\\\w]+$")
-_BEFORE_TOPIC = re.compile(r"\b(from|join|topic|flush|\\d)\s+[\w]*$", re.IGNORECASE)
+_BEFORE_TOPIC = re.compile(r"\b(from|join|topic|view|flush|\\dv?)\s+[\w]*$", re.IGNORECASE)
 
 
 class SqlCompleter(Completer):
-    """Completes the word at the cursor; after FROM, JOIN or TOPIC only topics."""
+    """Completes the word at the cursor; after FROM, JOIN, TOPIC or VIEW only topics and views."""
 
     def __init__(self, lake: LakeLike) -> None:
         self._lake = lake
-        self._topics: dict[str, tuple[str, ...]] | None = None
+        self._relations: dict[str, tuple[str, ...]] | None = None
 
     def forget(self) -> None:
-        """Look at the lake again before the next completion: its topics have changed."""
-        self._topics = None
+        """Look at the lake again before the next completion: its topics or views have changed."""
+        self._relations = None
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         before = document.text_before_cursor
@@ -65,25 +66,26 @@ class SqlCompleter(Completer):
         if before.lstrip().startswith("\\") and " " not in before:
             yield from ((command, "") for command in COMMANDS)
             return
-        topics = self._load()
-        yield from ((name, "topic") for name in topics)
+        relations = self._load()
+        yield from ((name, "") for name in relations)
         if _BEFORE_TOPIC.search(before):
             return
-        yield from ((column, f"column of {name}") for name, columns in topics.items() for column in columns)
+        yield from ((column, f"column of {name}") for name, columns in relations.items() for column in columns)
         yield from ((keyword, "") for keyword in KEYWORDS)
 
     def _load(self) -> dict[str, tuple[str, ...]]:
-        """Topics and their columns; none while the lake does not answer, because a key press must not fail."""
-        if self._topics is None:
-            from headwater.sql.statements import DescribeTopic, ShowTopics
+        """Topics and views with their columns; none while the lake does not answer: a key press must not fail."""
+        if self._relations is None:
+            from headwater.sql.statements import DescribeTopic, DescribeView, ShowTopics, ShowViews
 
+            run = self._lake.execute
             try:
-                names = [str(row["topic"]) for row in self._lake.execute(ShowTopics()).rows()]
-                rows = {name: self._lake.execute(DescribeTopic(name)).rows() for name in names}
+                rows = {str(row["topic"]): run(DescribeTopic(row["topic"])).rows() for row in run(ShowTopics()).rows()}
+                rows |= {str(row["view"]): run(DescribeView(row["view"])).rows() for row in run(ShowViews()).rows()}
             except HeadwaterError:
                 return {}
-            self._topics = {name: tuple(str(row["column"]) for row in each) for name, each in rows.items()}
-        return self._topics
+            self._relations = {name: tuple(str(row["column"]) for row in each) for name, each in rows.items()}
+        return self._relations
 
 
 def _in_case_of(word: str, text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import threading
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headwater import __version__
-from headwater.cli.screen import Screen
+from headwater.cli.screen import Screen, counted
 from headwater.cli.session import Json, Quiet, Session, session_of
 
 if TYPE_CHECKING:
     from headwater.serving.result import Result
+    from headwater.topics.ingest import Ingested
 
 LIBRARIES = ("pyspark", "pyiceberg", "pyarrow", "duckdb", "sqlglot")
 STALE_RETRIES = 5
@@ -67,7 +69,7 @@ def serve(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Serve the lake over HTTP and ingest what producers send, until stopped."""
+    """Serve the lake over HTTP, ingest what producers send and keep views fresh, until stopped."""
     session = session_of(context)
     session.refuse_url("serve")
     from headwater.api.serve import serve as serve_http
@@ -78,7 +80,7 @@ def serve(
 
     def ready(url: str) -> None:
         # Only now: an address that is taken must not cost a JVM.
-        lake.start_ingest()
+        lake.start_background()
         threading.Thread(target=_warm, args=(lake, session.screen), name="headwater-warm", daemon=True).start()
         _say_serving(session.screen, url, lake.paths.root)
 
@@ -132,10 +134,9 @@ def flush(
 ) -> None:
     """Commit what waits in the log to the tables now."""
     from headwater.cli.formats import json_objects, write_result
-    from headwater.sql.statements import FlushTopic
 
     session = session_of(context)
-    result = run_flush(session, FlushTopic(topic))
+    result = run_flush(session, topic)
     if session.screen.json:
         session.screen.write(json.dumps(json_objects(result)) + "\n")
     elif result.arrow().num_rows:
@@ -144,19 +145,28 @@ def flush(
         session.screen.note("nothing waits in the log")
 
 
-def run_flush(session: Session, statement: Any) -> Result:
+def run_flush(session: Session, topic: str | None) -> Result:
     """Flush; when another process commits the same records first, go on with what is left."""
     from headwater.cli.work import spark_spinner
     from headwater.errors import StaleCommit
+    from headwater.serving.topic_answers import flushed
 
     lake = session.lake
-    with spark_spinner(lake, session.screen):
-        for _ in range(STALE_RETRIES):
+    commits: list[Ingested] = []
+
+    def so_far() -> str:
+        done = f"{counted(sum(len(each.offsets) for each in commits), 'record')} in {counted(len(commits), 'commit')}"
+        return f"committing, {done} so far" if commits else "committing"
+
+    with spark_spinner(lake, session.screen, so_far):
+        for attempt in itertools.count():
             try:
-                return session.worker.run(lambda _: lake.execute(statement))
+                session.worker.run(lambda _: lake.flush(topic, commits.append))
+                break
             except StaleCommit:
-                continue
-        return session.worker.run(lambda _: lake.execute(statement))
+                if attempt == STALE_RETRIES:
+                    raise
+    return flushed(commits)
 
 
 def version(context: typer.Context, json_: Json = False, quiet: Quiet = False) -> None:

@@ -62,7 +62,7 @@ def query(
         _explain(session, statement)
         return
     form: Form = "csv" if csv else "ndjson" if ndjson else "arrow" if arrow else "table"
-    _run(session, statement, "json" if session.screen.json else form, max_rows, arrow)
+    run_query(session, statement, "json" if session.screen.json else form, max_rows, arrow)
 
 
 def _text(given: str) -> str:
@@ -103,7 +103,10 @@ def _explain(session: Session, statement: Query | Explain) -> None:
     session.screen.write("".join(f"{row['plan']}\n" for row in result.rows()))
 
 
-def _run(session: Session, statement: Query | Explain, form: Form, max_rows: int | None, file: Path | None) -> None:
+def run_query(
+    session: Session, statement: Query | Explain, form: Form, max_rows: int | None, file: Path | None
+) -> None:
+    """Run a query and print its rows in one form."""
     from headwater.cli.formats import SHOWN_ROWS, say_written, write_result
     from headwater.cli.work import spark_spinner
     from headwater.sql.statements import Explain

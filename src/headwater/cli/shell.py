@@ -30,16 +30,18 @@ if TYPE_CHECKING:
 PROMPT = "headwater> "
 MORE = "      ...> "
 HELP = """\
-Statements end with a semicolon and may span lines: SELECT, CREATE TOPIC, DROP TOPIC, SHOW TOPICS,
-DESCRIBE TOPIC, FLUSH, EXPLAIN.
+Statements end with a semicolon and may span lines: SELECT, EXPLAIN, DELETE, UPDATE, FLUSH;
+CREATE, DROP, SHOW and DESCRIBE of TOPIC and MATERIALIZED VIEW;
+ALTER, REFRESH, VERIFY and COMPACT of MATERIALIZED VIEW, SHOW REFRESHES.
 
   \\?            this help
   \\d            the topics; \\d NAME describes one
+  \\dv           the materialized views; \\dv NAME describes one
   \\timing       time after each statement: on or off
   \\explain      the plan before each query: \\explain on, \\explain off
   \\q            leave; Ctrl-D too
 
-Ctrl-C stops a running query or clears the line. Tab completes keywords, topics and columns.
+Ctrl-C stops a running query or clears the line. Tab completes keywords, topics, views and columns.
 """
 
 
@@ -68,11 +70,11 @@ class Shell:
 
     def _statements(self, text: str) -> None:
         from headwater.sql.parse import parse_script
-        from headwater.sql.statements import CreateTopic, DropTopic
+        from headwater.sql.statements import CreateTopic, CreateView, DropTopic, DropView
 
         for statement in parse_script(text):
             self._statement(statement)
-            if isinstance(statement, CreateTopic | DropTopic):
+            if isinstance(statement, CreateTopic | DropTopic | CreateView | DropView):
                 self.completer.forget()
 
     def _statement(self, statement: Statement) -> None:
@@ -110,6 +112,10 @@ class Shell:
                 return self.run("SHOW TOPICS;")
             case ["\\d", name]:
                 return self.run(f"DESCRIBE TOPIC {name};")
+            case ["\\dv"]:
+                return self.run("SHOW MATERIALIZED VIEWS;")
+            case ["\\dv", name]:
+                return self.run(f"DESCRIBE MATERIALIZED VIEW {name};")
             case _:
                 screen.note(f"unknown command {words[0]}; \\? lists them")
         screen.flush()

@@ -39,7 +39,7 @@ def sql(
         raise typer.BadParameter("give the statements either as SQL or with -f FILE.")
     session = session_of(context)
     if file is not None:
-        text = _read(file)
+        text = read_file(file)
     elif text == "-" or (text is None and not sys.stdin.isatty()):
         text = sys.stdin.read()
     if text is not None:
@@ -50,7 +50,8 @@ def sql(
     run_shell(session)
 
 
-def _read(file: Path) -> str:
+def read_file(file: Path) -> str:
+    """The text of a file, or of stdin for `-`."""
     from headwater.errors import InvalidInput
 
     if str(file) == "-":
@@ -87,16 +88,25 @@ def _results(session: Session, statements: tuple[Statement, ...], cancel: Cancel
 def show(session: Session, statement: Statement, cancel: Cancel) -> None:
     """Run one statement and print what it answers, as a person wants to see it."""
     from headwater.cli.formats import SHOWN_ROWS, say_written, write_result
-    from headwater.sql.statements import CreateTopic, DropTopic, Explain
+    from headwater.sql.statements import (
+        AlterView,
+        CreateTopic,
+        CreateView,
+        DropTopic,
+        DropView,
+        Explain,
+        ExplainCreateView,
+        ExplainRefresh,
+    )
 
     started = time.perf_counter()
     screen = session.screen
     result = session.lake.execute(statement, cancel)
     for notice in result.notices:
         screen.note(f"note: {notice}")
-    if isinstance(statement, CreateTopic | DropTopic):
+    if isinstance(statement, CreateTopic | DropTopic | CreateView | DropView | AlterView):
         screen.write("".join(f"{row['status']}\n" for row in result.rows()))
-    elif isinstance(statement, Explain):
+    elif isinstance(statement, Explain | ExplainRefresh | ExplainCreateView):
         screen.write("".join(f"{row['plan']}\n" for row in result.rows()))
     else:
         written = write_result(result, "table", screen, SHOWN_ROWS if screen.is_terminal else None)

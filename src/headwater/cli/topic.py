@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from headwater.cli.screen import Screen, counted, sized
-from headwater.cli.session import Json, Quiet, Session, session_of
+from headwater.cli.answers import confirm_drop, option_pairs, say_done
+from headwater.cli.screen import counted, sized
+from headwater.cli.session import Json, Quiet, session_of
 
 if TYPE_CHECKING:
-    from headwater.serving.result import Result
     from headwater.sql.schema_files import SchemaFile
     from headwater.types import TopicDefinition
 
@@ -51,7 +50,7 @@ def create(
 
     definition = define(name, columns, schema, partition_by, option or [])
     session = session_of(context)
-    _say_done(session, session.lake.execute(CreateTopic(definition, if_not_exists)))
+    say_done(session, session.lake.execute(CreateTopic(definition, if_not_exists)))
 
 
 def define(
@@ -67,7 +66,7 @@ def define(
 
     said = _read_file(file) if file is not None else SchemaFile(parse_columns(columns or ""), (), TopicOptions())
     parts = said.partitioning if partition_by is None else parse_partitioning(partition_by)
-    values: dict[str, object] = {**render_options(said.options, changed_only=True), **_pairs(options)}
+    values: dict[str, object] = {**render_options(said.options, changed_only=True), **option_pairs(options, "--option")}
     return checked_definition(name, said.schema, parts, values)
 
 
@@ -84,16 +83,6 @@ def _read_file(file: Path) -> SchemaFile:
         raise InvalidSchema(f'schema file "{file}" cannot be read', detail=f"{error}.") from None
     except HeadwaterError as error:
         raise type(error)(f'schema file "{file}": {error.message}', detail=error.detail, hint=error.hint) from None
-
-
-def _pairs(options: list[str]) -> dict[str, object]:
-    pairs: dict[str, object] = {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        if not equals or not key.strip():
-            raise typer.BadParameter(f"--option takes KEY=VALUE, not {option!r}.")
-        pairs[key.strip()] = value.strip()
-    return pairs
 
 
 @app.command("list")
@@ -155,25 +144,5 @@ def drop(
 
     session = session_of(context)
     if not yes:
-        _confirm(session.screen, name)
-    _say_done(session, session.lake.execute(DropTopic(name, if_exists)))
-
-
-def _confirm(screen: Screen, name: str) -> None:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise typer.BadParameter(f'dropping "{name}" deletes its records: add --yes, as nobody can be asked here.')
-    if not typer.confirm(f'Drop topic "{name}" and all of its records?', err=True):
-        screen.note("nothing was dropped")
-        raise typer.Exit(1)
-
-
-def _say_done(session: Session, result: Result) -> None:
-    status = str(result.rows()[0]["status"])
-    if session.screen.json:
-        document = {"status": status, "notices": list(result.notices)}
-        session.screen.write(json.dumps(document, ensure_ascii=False) + "\n")
-        return
-    for notice in result.notices:
-        session.screen.note(f"note: {notice}")
-    if not session.screen.quiet:
-        session.screen.write(status + "\n")
+        confirm_drop(session.screen, "topic", name, "records")
+    say_done(session, session.lake.execute(DropTopic(name, if_exists)))

@@ -56,13 +56,18 @@ class Worker:
 
 
 @contextmanager
-def spark_spinner(lake: object, screen: Screen) -> Iterator[None]:
-    """Show `starting Spark…` for as long as that lasts, if it happens inside; nothing without a terminal."""
-    if not screen.shows_progress or not hasattr(lake, "spark_state"):
+def spark_spinner(lake: object, screen: Screen, otherwise: Callable[[], str | None] = lambda: None) -> Iterator[None]:
+    """Show `starting Spark…` for as long as that lasts, if it happens inside; nothing without a terminal.
+
+    While Spark does not start, `otherwise` says what is to be shown.
+    """
+    if not screen.shows_progress:
         yield
         return
     done = threading.Event()
-    spinner = threading.Thread(target=_spin, args=(lake, screen, done), name="headwater-spinner", daemon=True)
+    spinner = threading.Thread(
+        target=_spin, args=(lake, otherwise, screen, done), name="headwater-spinner", daemon=True
+    )
     spinner.start()
     try:
         yield
@@ -71,20 +76,16 @@ def spark_spinner(lake: object, screen: Screen) -> Iterator[None]:
         spinner.join()
 
 
-def _spin(lake: Any, screen: Screen, done: threading.Event) -> None:
-    since: float | None = None
+def _spin(lake: object, otherwise: Callable[[], str | None], screen: Screen, done: threading.Event) -> None:
+    shown, since = None, 0.0
     for frame in itertools.cycle(SPINNER):
         if done.wait(TICK):
             break
-        if _starting(lake):
-            since = since or time.perf_counter()
-            screen.progress(f"{frame} starting Spark… {time.perf_counter() - since:.0f} s")
-        elif since is not None:
-            since = None
+        text = "starting Spark" if getattr(lake, "spark_state", None) == "starting" else otherwise()
+        if text != shown:
+            shown, since = text, time.perf_counter()
             screen.clear()
-    if since is not None:
+        if text is not None:
+            screen.progress(f"{frame} {text}… {time.perf_counter() - since:.0f} s")
+    if shown is not None:
         screen.clear()
-
-
-def _starting(lake: Any) -> bool:
-    return getattr(lake, "spark_state", None) == "starting"

@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
-import pyarrow as pa
 
 from headwater import errors
 from headwater.errors import Backpressure, HeadwaterError, InvalidInput, Unavailable
-from headwater.serving.result import Result
 from headwater.topics.ingest import Ingested
 from headwater.topics.produce import Ack
 from headwater.types import Offsets
 
-DONE = pa.schema([("status", pa.string())])
-TOPICS = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("records", pa.int64()),
-        ("tail", pa.int64()),
-        ("files", pa.int64()),
-        ("bytes", pa.int64()),
-        ("description", pa.string()),
-    ]
-)
-COLUMNS = pa.schema(
-    [("column", pa.string()), ("type", pa.string()), ("nullable", pa.bool_()), ("comment", pa.string())]
-)
-FLUSHED = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("records", pa.int64()),
-        ("files", pa.int64()),
-        ("bytes", pa.int64()),
-        ("seconds", pa.float64()),
-        ("snapshot", pa.int64()),
-    ]
-)
-
 
 def error_of(response: httpx.Response, url: str) -> HeadwaterError:
-    """The error that a problem document describes, as the class that raised it."""
+    """The error that a response of the service is, whatever it holds."""
     try:
         problem = response.json()
     except ValueError:
@@ -53,12 +26,17 @@ def error_of(response: httpx.Response, url: str) -> HeadwaterError:
             detail="The answer is not one of Headwater's.",
             hint="Check the address, and proxies on the way.",
         )
+    return problem_error(problem, response.status_code, _retry_after(response))
+
+
+def problem_error(problem: Mapping[str, Any], status: int, retry_after: int = 1) -> HeadwaterError:
+    """The error that a problem document describes, as the class that raised it."""
     standard = {"type", "title", "status", "detail", "code", "hint"}
     data = {key: value for key, value in problem.items() if key not in standard}
     about = {"detail": problem.get("detail"), "hint": problem.get("hint"), **data}
-    kind = _KINDS.get(problem["code"]) or _BY_STATUS.get(response.status_code, HeadwaterError)
+    kind = _KINDS.get(problem["code"]) or _BY_STATUS.get(status, HeadwaterError)
     if kind is Backpressure:
-        about["retry_after"] = _retry_after(response)
+        about["retry_after"] = retry_after
     return kind(problem.get("title", ""), **about)
 
 
@@ -73,10 +51,6 @@ _KINDS: dict[str, type[HeadwaterError]] = {
 _BY_STATUS: dict[int, type[HeadwaterError]] = {
     status: InvalidInput if status < 500 else Unavailable for status in (400, 403, 405, 406, 415, 502, 503, 504)
 } | {404: errors.NotFound, 429: Backpressure}
-
-
-def done(status: str, notices: Sequence[str] = ()) -> Result:
-    return Result.of_rows(DONE, [{"status": status}], notices=notices)
 
 
 def ack(answer: Mapping[str, Any]) -> Ack:
@@ -95,14 +69,3 @@ def ingested(commit: Mapping[str, Any]) -> Ingested:
         commit["seconds"],
         commit["reason"],
     )
-
-
-def flushed_row(each: Ingested) -> dict[str, Any]:
-    return {
-        "topic": each.topic,
-        "records": len(each.offsets),
-        "files": each.files,
-        "bytes": each.bytes,
-        "seconds": round(each.seconds, 3),
-        "snapshot": each.snapshot_id,
-    }

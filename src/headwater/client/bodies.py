@@ -18,6 +18,7 @@ from headwater.errors import InvalidInput
 from headwater.topics.produce import Format
 
 ARROW = "application/vnd.apache.arrow.stream"
+NDJSON = "application/x-ndjson"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,13 @@ def body_of(blocks: Iterable[Any], format: Format) -> RequestBody:
     """The blocks of one request as one body in a format that the service takes."""
     match format:
         case "ndjson":
-            return _bytes_body("application/x-ndjson", [_ended_line(block) for block in blocks])
+            return _bytes_body(NDJSON, [_ended_line(block) for block in blocks])
         case "csv":
             return _bytes_body("text/csv", list(_one_header([_ended_line(block) for block in blocks])))
         case "json":
             return _bytes_body("application/json", list(_one_array(list(blocks))))
         case "rows":
-            return _bytes_body("application/x-ndjson", [_lines(rows) for rows in blocks])
+            return _bytes_body(NDJSON, [_lines(rows) for rows in blocks])
         case "pandas":
             return _arrow_body([pa.Table.from_pandas(frame, preserve_index=False) for frame in blocks])
         case "arrow" | "parquet":

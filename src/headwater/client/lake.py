@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self, assert_never
 from urllib.parse import quote, urlsplit
 
 import httpx
 
 from headwater import __version__
-from headwater.client.answers import COLUMNS, FLUSHED, TOPICS, ack, done, error_of, flushed_row, ingested
-from headwater.client.bodies import body_of
+from headwater.client.answers import ack, error_of, ingested, problem_error
+from headwater.client.bodies import NDJSON, body_of
 from headwater.client.run import RemoteRun, query_body
-from headwater.errors import Backpressure, HeadwaterError, InvalidSetting, ServiceUnreachable, Unavailable
+from headwater.client.views import RemoteViews
+from headwater.errors import (
+    Backpressure,
+    HeadwaterError,
+    InvalidSetting,
+    ServiceUnreachable,
+    StatementNotAllowed,
+    Unavailable,
+)
 from headwater.serving.result import Result
+from headwater.serving.topic_answers import described, flushed, listed
 from headwater.sql.schema_files import definition_to_dict
 from headwater.sql.statements import (
     CreateTopic,
+    CreateView,
     DescribeTopic,
+    DescribeView,
     DropTopic,
     Explain,
     FlushTopic,
     Query,
+    RefreshView,
+    RowStatement,
     ShowTopics,
     Statement,
+    ViewStatement,
 )
+from headwater.sql.view_definition import checked_view
 from headwater.topics.ingest import Ingested
 from headwater.topics.produce import Ack, Format, Source
 
 if TYPE_CHECKING:
+    from headwater.engine.view_handle import ViewHandle
     from headwater.serving.query import Cancel
 
 MAX_ROWS = 1_000_000
@@ -45,6 +62,10 @@ class LakeLike(Protocol):
     def execute(self, statement: Statement, cancel: Cancel | None = None) -> Result: ...
 
     def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source) -> Ack: ...
+
+    def refresh_view(
+        self, statement: RefreshView, progress: Callable[[Mapping[str, Any]], None] = lambda _: None
+    ) -> Result: ...
 
     def flush(
         self, name: str | None = None, progress: Callable[[Ingested], None] = lambda _: None
@@ -72,6 +93,7 @@ class RemoteLake:
             trust_env=not local,
             headers={"User-Agent": f"headwater/{__version__}"},
         )
+        self._views = RemoteViews(self._json, self._lines)
 
     def _patience(self, read: float | None) -> httpx.Timeout:
         return httpx.Timeout(self._timeout, connect=min(CONNECT_SECONDS, self._timeout), read=read, pool=None)
@@ -89,6 +111,12 @@ class RemoteLake:
 
     def execute(self, statement: Statement, cancel: Cancel | None = None) -> Result:
         """Run a statement value; a query's result streams."""
+        if isinstance(statement, ViewStatement):
+            return self._views.run(statement)
+        if isinstance(statement, RowStatement):
+            raise StatementNotAllowed(
+                "a service changes no rows", hint="Run the statement in the lake's folder, without --url."
+            )
         match statement:
             case Query() | Explain():
                 return self._query(statement, cancel)
@@ -96,17 +124,15 @@ class RemoteLake:
                 made = self._json(
                     "POST", "/topics", params={"if_not_exists": if_not_exists}, json=definition_to_dict(definition)
                 )
-                return done(made["status"], made["notices"])
+                return Result.done(made["status"], made["notices"])
             case DropTopic(name, if_exists):
-                return done(self._json("DELETE", _topic(name), params={"if_exists": if_exists})["status"])
+                return Result.done(self._json("DELETE", _topic(name), params={"if_exists": if_exists})["status"])
             case ShowTopics():
-                return Result.of_rows(TOPICS, self.topics_summary())
+                return listed(self.topics_summary())
             case DescribeTopic(name):
-                about = self.describe(name)
-                rows = [{**column, "column": column["name"]} for column in about["columns"]]
-                return Result.of_rows(COLUMNS, [{key: row[key] for key in COLUMNS.names} for row in rows], info=about)
+                return described(self.describe(name))
             case FlushTopic(name):
-                return Result.of_rows(FLUSHED, [flushed_row(each) for each in self.flush(name)])
+                return flushed(self.flush(name))
             case _:
                 assert_never(statement)
 
@@ -124,13 +150,34 @@ class RemoteLake:
         return str(self._json("GET", "/version")["version"])
 
     def flush(self, name: str | None = None, progress: Callable[[Ingested], None] = lambda _: None) -> list[Ingested]:
-        """Commit what waits in the log now; `progress` is called once all commits are done."""
+        """Commit what waits in the log now; `progress` hears of each commit as soon as it is done."""
         path = "/flush" if name is None else f"{_topic(name)}/flush"
-        commits = self._json("POST", path, timeout=self._patience(None))["commits"]
-        committed = [ingested(commit) for commit in commits]
-        for each in committed:
-            progress(each)
+        committed: list[Ingested] = []
+        for commit in self._lines("POST", path):
+            committed.append(ingested(commit))
+            progress(committed[-1])
         return committed
+
+    # -- views --------------------------------------------------------------------------------------------------
+
+    def view(self, name: str) -> ViewHandle:
+        """The materialized view `name`, which must exist."""
+        from headwater.engine.view_handle import ViewHandle
+
+        return ViewHandle(self, str(self.execute(DescribeView(name)).info["view"]))
+
+    def create_view(
+        self, name: str, query: str, *, or_replace: bool = False, if_not_exists: bool = False, **options: object
+    ) -> ViewHandle:
+        """Create a materialized view and compute it; `options` are those that WITH takes."""
+        self.execute(CreateView(checked_view(name, query, options), or_replace, if_not_exists))
+        return self.view(name)
+
+    def refresh_view(
+        self, statement: RefreshView, progress: Callable[[Mapping[str, Any]], None] = lambda _: None
+    ) -> Result:
+        """Refresh a view, and those below it; `progress` hears of each plan when it begins."""
+        return self._views.refresh(statement, progress)
 
     # -- records ------------------------------------------------------------------------------------------------
 
@@ -188,13 +235,28 @@ class RemoteLake:
 
     # -- HTTP ---------------------------------------------------------------------------------------------------
 
-    def _json(self, method: str, path: str, **request: Any) -> dict[str, Any]:
+    def _json(self, method: str, path: str, *, slow: bool = False, **request: Any) -> dict[str, Any]:
+        if slow:
+            request["timeout"] = self._patience(None)
         with self._named():
             response = self._client.request(method, path, **request)
             if response.is_success:
                 answer: dict[str, Any] = response.json()
                 return answer
         raise error_of(response, self.url)
+
+    def _lines(self, method: str, path: str, **request: Any) -> Iterator[dict[str, Any]]:
+        """The answers of work that takes long, each as soon as it is there; raises the problem that ends them."""
+        headers, patience = {"Accept": NDJSON}, self._patience(None)
+        with self._named(), self._client.stream(method, path, headers=headers, timeout=patience, **request) as response:
+            if not response.is_success:
+                response.read()
+                raise error_of(response, self.url)
+            for line in response.iter_lines():
+                answer: dict[str, Any] = json.loads(line)
+                if "problem" in answer:
+                    raise problem_error(answer["problem"], answer["problem"]["status"])
+                yield answer
 
     def _named(self) -> _Named:
         return _Named(self)

@@ -113,7 +113,7 @@ def _value(item: Wanted, scan: Scan) -> Any:
     files, tail = scan.files.files, scan.tail_rows
     if item.column is None:
         return sum(file.record_count for file in files) + tail.num_rows
-    column = scan.topic.schema.find_field(item.column)
+    column = scan.schema.find_field(item.column)
     tail_column = tail.column(item.column)
     if item.kind == "count":
         stored = sum(file.value_counts[column.field_id] - file.null_value_counts[column.field_id] for file in files)

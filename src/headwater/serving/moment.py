@@ -1,51 +1,115 @@
-"""Topics as one query sees them: each is read at once, snapshot and tail, the first time the query names it."""
+"""Topics and views as one query sees them: each is read at once, the first time the query names it.
+
+A topic is a snapshot and the tail that follows it, a view is a snapshot of its states and the SQL that folds them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
+import pyarrow as pa
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.schema import Schema
 
+from headwater.catalog.iceberg import Tables
 from headwater.catalog.topics import Topics
+from headwater.catalog.views import Position, View, Views
 from headwater.errors import InvalidName, TopicNotFound
-from headwater.serving.agreement import ScanNeeds
+from headwater.serving.agreement import Folded, ScanNeeds, no_table
+from headwater.serving.past import snapshot_as_of
 from headwater.serving.plan import Scan
-from headwater.serving.tail import TopicAtOnce, read_at_once, read_committed
+from headwater.serving.tail import TopicAtOnce, read_at_once, read_committed, read_snapshot
+from headwater.sql.names import Relation
 from headwater.storage.scan import ManifestCache, plan_scan
+from headwater.storage.schemas import arrow_schema
 from headwater.topics.log import Log
+from headwater.types import VIEWS, TableName
 
 
-class Moment(Mapping[str, Schema]):
-    """Schemas by topic name, read on demand; remembers what was read and what was not there."""
+@dataclass(frozen=True, slots=True)
+class ViewAtOnce:
+    """A view at one moment: a snapshot of its states, what that stands for, and the SQL that folds it."""
 
-    def __init__(self, topics: Topics, log: Log, manifests: ManifestCache, *, tail: bool) -> None:
+    view: View = field(repr=False)
+    snapshot_id: int | None
+    position: Position
+    sql: str = field(repr=False)
+
+
+class Moment(Mapping[str, Schema | Folded]):
+    """What a query's tables are, by the names that its text has for them, read on demand; remembers what was read.
+
+    `relations` say which of those names mean a view or a past state. Views that are to be read `fresh` are not here: by
+    name, what the query wants of Spark.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        log: Log,
+        manifests: ManifestCache,
+        *,
+        tail: bool,
+        views: Views | None = None,
+        relations: Sequence[Relation] = (),
+    ) -> None:
         self._topics = topics
         self._log = log
         self._manifests = manifests
         self.tail = tail
-        self._read: dict[str, TopicAtOnce] = {}
-        self.missing: dict[str, TopicNotFound | InvalidName] = {}
+        self._views = views
+        self._relations = {relation.alias_in_text: relation for relation in relations}
+        self.fresh = {relation.alias_in_text: relation.name for relation in relations if relation.fresh}
+        self._read: dict[str, TopicAtOnce | ViewAtOnce] = {}
 
-    def topic(self, name: str) -> TopicAtOnce:
-        """The topic at this moment; TopicNotFound if there is none."""
+    def at(self, name: str) -> TopicAtOnce | ViewAtOnce:
+        """The topic or view at this moment; TopicNotFound, ViewNotFound or SnapshotGone if there is none."""
         if name not in self._read:
-            self._read[name] = (
-                read_at_once(self._topics, self._log, name) if self.tail else read_committed(self._topics, name)
-            )
+            relation = self._relations.get(name) or Relation(name, "any", name)
+            view = self._view(relation)
+            self._read[name] = self._topic_at(relation) if view is None else _view_at(view, relation)
         return self._read[name]
 
-    def scan(self, name: str, needs: ScanNeeds) -> Scan:
-        """What the query reads of the topic."""
-        at = self.topic(name)
-        files = plan_scan(at.topic.table, at.topic.snapshot_id, needs.filter, self._manifests)
-        return Scan(at.topic, needs, files, at.offsets if self.tail else None, at.rows)
+    def _view(self, relation: Relation) -> View | None:
+        """The view that is meant, None for a topic. A name is never both, so whichever is there is meant."""
+        if self._views is None or relation.kind == "topic":
+            return None
+        if relation.kind == "view" or is_there(self._topics.tables, TableName.view(relation.name)):
+            return self._views.load(relation.name)
+        if not is_there(self._topics.tables, TableName.topic(relation.name)):
+            raise no_table(relation.name, self)
+        return None
 
-    def __getitem__(self, name: str) -> Schema:
+    def _topic_at(self, relation: Relation) -> TopicAtOnce:
+        if relation.version is not None or relation.timestamp is not None:
+            topic = self._topics.load(relation.name)
+            snapshot = snapshot_as_of(topic.table, relation, "topic")
+            return read_snapshot(topic, snapshot.snapshot_id if snapshot is not None else None)
+        if self.tail:
+            return read_at_once(self._topics, self._log, relation.name)
+        return read_committed(self._topics, relation.name)
+
+    def scan(self, name: str, needs: ScanNeeds) -> Scan:
+        """What the query reads of a stored table, which the agreed SQL calls `name`."""
+        at = self.at(name.removeprefix(_STATES_OF))
+        if isinstance(at, ViewAtOnce):
+            files = plan_scan(at.view.table, at.snapshot_id, needs.filter, self._manifests)
+            none = pa.Table.from_batches([], arrow_schema(at.view.schema))
+            return Scan(name, at.view, needs, files, None, none, at.position)
+        files = plan_scan(at.topic.table, at.snapshot_id, needs.filter, self._manifests)
+        return Scan(name, at.topic, needs, files, at.offsets, at.rows)
+
+    def __getitem__(self, name: str) -> Schema | Folded:
         try:
-            return self.topic(name.lower()).topic.schema
-        except (TopicNotFound, InvalidName) as missing:
-            self.missing[name] = missing
+            at = self.at(name.lower())
+        except (TopicNotFound, InvalidName):
+            if self._relations.get(name.lower(), _ANY).kind != "any":
+                raise
             raise KeyError(name) from None
+        if isinstance(at, ViewAtOnce):
+            return Folded(at.sql, _STATES_OF + name.lower(), at.view.schema)
+        return at.topic.schema
 
     def __contains__(self, name: object) -> bool:
         try:
@@ -55,7 +119,28 @@ class Moment(Mapping[str, Schema]):
         return True
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._topics.names())
+        return iter((*self._topics.names(), *(self._views.names() if self._views is not None else ())))
 
     def __len__(self) -> int:
-        return len(self._topics.names())
+        return len(list(iter(self)))
+
+
+_ANY = Relation("", "any", "")
+_STATES_OF = f"{VIEWS}."
+"""Before a view's name, the name of its states: no name in a query's text has a dot."""
+
+
+def is_there(tables: Tables, name: TableName) -> bool:
+    """Whether there is such a table; without looking for near names, which takes longer."""
+    try:
+        tables.load(name)
+    except NoSuchTableError:
+        return False
+    return True
+
+
+def _view_at(view: View, relation: Relation) -> ViewAtOnce:
+    snapshot = snapshot_as_of(view.table, relation, "materialized view")
+    if snapshot is None:
+        return ViewAtOnce(view, view.snapshot_id, view.position, view.read)
+    return ViewAtOnce(view, snapshot.snapshot_id, view.position_at(snapshot), view.read_at(snapshot))

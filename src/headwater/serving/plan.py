@@ -1,4 +1,4 @@
-"""A query's plan: engine, reason, and for each topic the files, columns, bytes and tail offsets that it reads.
+"""A query's plan: engine, reason, and for each topic and view the files, columns, bytes and offsets that it reads.
 
 `EXPLAIN` prints this very value, and the executors run it.
 """
@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
+from pyiceberg.schema import Schema
 
 from headwater.catalog.topics import Topic
+from headwater.catalog.views import Position, View
 from headwater.errors import QueryFailed
 from headwater.serving.agreement import Agreed, ScanNeeds, Unproven
 from headwater.serving.filter_text import filter_text
@@ -21,25 +23,34 @@ from headwater.types import Offsets
 
 Route = Literal["metadata", "duckdb", "spark"]
 
+_SKIPPED = {"partition": "partition values", "statistics": "min/max statistics", "bloom_filter": "bloom filter"}
+
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a query reads of one topic: a snapshot's files and the log's tail after it."""
+    """What a query reads of one stored table, which the SQL calls `name`: a snapshot's files, and of a topic the log's
+    tail after it; a view has a position instead."""
 
-    topic: Topic = field(repr=False)
+    name: str
+    of: Topic | View = field(repr=False)
     needs: ScanNeeds
     files: FileScan
     tail: Offsets | None
     tail_rows: pa.Table = field(repr=False)
+    position: Position | None = None
+
+    @property
+    def schema(self) -> Schema:
+        return self.of.schema
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns read, in the table's order."""
-        return tuple(column.name for column in self.topic.schema.fields if column.name in self.needs.columns)
+        return tuple(column.name for column in self.schema.fields if column.name in self.needs.columns)
 
     @property
     def bytes(self) -> int:
-        return self.files.bytes_of(self.topic.schema, self.columns)
+        return self.files.bytes_of(self.schema, self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +105,26 @@ def describe(plan: QueryPlan) -> dict[str, Any]:
 def _describe_scan(scan: Scan) -> dict[str, Any]:
     files = scan.files
     return {
-        "topic": scan.topic.name,
+        **_describe_source(scan),
         "snapshot": files.snapshot_id,
         "files": len(files.files),
         "files_total": files.total,
         "skipped_by_partition": files.skipped_by_partition,
         "skipped_by_statistics": files.skipped_by_statistics,
+        "skipped_by_bloom_filter": files.skipped_by_bloom_filter,
         "rows": files.rows,
         "bytes": scan.bytes,
         "columns": list(scan.columns),
         "filter": filter_text(scan.needs.filter),
         "tail": None if scan.tail is None else [scan.tail.start, scan.tail.end],
     }
+
+
+def _describe_source(scan: Scan) -> dict[str, Any]:
+    if isinstance(scan.of, Topic) or scan.position is None:
+        return {"topic": scan.of.name}
+    sources = {source.name: snapshot for source, snapshot in sorted(scan.position.snapshots.items())}
+    return {"view": scan.of.name, "fold": scan.of.kind, "sources": sources}
 
 
 def render(plan: QueryPlan) -> list[str]:
@@ -119,21 +138,30 @@ def render(plan: QueryPlan) -> list[str]:
 
 def _render_scan(scan: Mapping[str, Any]) -> list[str]:
     skipped = [
-        f"{scan[f'skipped_by_{by}']} skipped by {label}"
-        for by, label in (("partition", "partition values"), ("statistics", "min/max statistics"))
-        if scan[f"skipped_by_{by}"]
+        f"{scan[f'skipped_by_{by}']} skipped by {label}" for by, label in _SKIPPED.items() if scan[f"skipped_by_{by}"]
     ]
     kept = ", ".join([f"{scan['files']} of {_counted(scan['files_total'], 'file')}", *skipped])
     snapshot = "no snapshot yet" if scan["snapshot"] is None else f"snapshot {scan['snapshot']}"
-    start, end = scan["tail"] or (0, 0)
-    tail = "off" if scan["tail"] is None else f"offsets [{start}, {end}), {_counted(end - start, 'row')} from the log"
     return [
-        f"scan {scan['topic']}: {snapshot}",
+        f"scan {scan['topic']}: {snapshot}" if "topic" in scan else f"scan {scan['view']}: view, {snapshot}{_of(scan)}",
         f"  files: {kept}; {_counted(scan['rows'], 'row')}, {_size(scan['bytes'])} in the columns read",
         f"  columns: {', '.join(scan['columns']) or 'none'}",
         f"  filter: {scan['filter']}",
-        f"  tail: {tail}",
+        f"  tail: {_tail(scan)}" if "topic" in scan else f"  fold: {scan['fold']}",
     ]
+
+
+def _tail(scan: Mapping[str, Any]) -> str:
+    if scan["tail"] is None:
+        return "off"
+    start, end = scan["tail"]
+    return f"offsets [{start}, {end}), {_counted(end - start, 'row')} from the log"
+
+
+def _of(scan: Mapping[str, Any]) -> str:
+    """What the snapshot of a view stands for."""
+    at = [f"{source}@{'nothing' if snapshot is None else snapshot}" for source, snapshot in scan["sources"].items()]
+    return f" of {', '.join(at)}" if at else ""
 
 
 def _counted(number: int, noun: str) -> str:

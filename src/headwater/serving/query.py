@@ -5,28 +5,36 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
 
-from headwater.catalog.topics import Topics
-from headwater.errors import HeadwaterError, QueryCancelled, QueryFailed
+from headwater.catalog.topics import Topic, Topics
+from headwater.catalog.views import View, Views
+from headwater.errors import QueryCancelled, QueryFailed, TopicNotFound
 from headwater.observability.metrics import Metrics
-from headwater.serving.agreement import Agreed, agree, scan_needs
+from headwater.serving.agreement import CHECK, Agreed, Mistake, Unproven, agree, scan_needs
 from headwater.serving.duck import Duck
-from headwater.serving.metadata_answers import answer, known, wanted
-from headwater.serving.moment import Moment
-from headwater.serving.plan import QueryPlan, choose_engine, describe, render
+from headwater.serving.metadata_answers import Wanted, answer, known, wanted
+from headwater.serving.moment import Moment, is_there
+from headwater.serving.plan import QueryPlan, Scan, choose_engine, describe, render
 from headwater.serving.result import Result
-from headwater.sql.names import normalise_topics
+from headwater.serving.running import Begun, Known, Running, Stoppable
+from headwater.sql.cursor import located
+from headwater.sql.names import Relation, normalise
 from headwater.sql.statements import Query
+from headwater.sql.windows import rewrite_windows
 from headwater.storage.scan import ManifestCache
 from headwater.topics.log import Log
+from headwater.types import TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from headwater.serving.run_spark import FreshFrame
 
 log = logging.getLogger(__name__)
 
@@ -34,24 +42,12 @@ HELD_ROWS = 200_000
 EXPLAINED = pa.schema([pa.field("plan", pa.string())])
 
 
-class Running(Protocol):
-    """A query that an engine runs."""
-
-    schema: pa.Schema
-
-    def batches(self) -> Iterator[pa.RecordBatch]: ...
-
-    def cancel(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Cancel:
     """Lets another thread stop a query, before or while it runs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: Running | None = None
+        self._running: Stoppable | None = None
         self._asked = False
 
     def __call__(self) -> None:
@@ -61,7 +57,7 @@ class Cancel:
         if running is not None:
             running.cancel()
 
-    def attach(self, running: Running) -> None:
+    def attach(self, running: Stoppable) -> None:
         with self._lock:
             self._running = running
             asked = self._asked
@@ -74,11 +70,16 @@ class Cancel:
 
 
 class Queries:
-    """Answers reading statements over the topics of one lake."""
+    """Answers reading statements over the topics and views of one lake.
+
+    `before_read` is told, once per query and before anything is read, which views the query reads as they are now.
+    `fresh_frame` gives a view's rows as they would be if it were refreshed now.
+    """
 
     def __init__(
         self,
         topics: Topics,
+        views: Views,
         log: Log,
         duck: Callable[[], Duck],
         spark: Callable[[], SparkSession],
@@ -87,8 +88,13 @@ class Queries:
         duckdb_max_bytes: int,
         max_rows: int,
         timeout: float,
+        before_read: Callable[[Sequence[View]], None] | None = None,
+        fresh_frame: FreshFrame | None = None,
     ) -> None:
         self._topics = topics
+        self._views = views
+        self._before_read = before_read
+        self._fresh_frame = fresh_frame
         self._log = log
         self._duck = duck
         self._spark = spark
@@ -98,149 +104,159 @@ class Queries:
         self._timeout = timeout
         self._manifests = ManifestCache()
 
-    def _plan(self, query: Query) -> tuple[QueryPlan, Moment]:
-        """Where the query would run now, on which files and offsets, and why; and the topics as it sees them."""
-        text = normalise_topics(query.text)
-        moment = Moment(self._topics, self._log, self._manifests, tail=query.tail)
-        verdict = agree(text, moment)
-        if moment.missing:
-            raise next(iter(moment.missing.values()))
-        needs = verdict.tables if isinstance(verdict, Agreed) else scan_needs(text, moment)
+    def _plan(self, query: Query, *, runs: bool) -> tuple[QueryPlan, Moment]:
+        """Where the query would run now, on which files and offsets, and why; and the tables as it sees them."""
+        named = normalise(rewrite_windows(query.text))
+        if runs and self._before_read is not None:
+            self._before_read(self._current_views(named.relations))
+        moment = Moment(
+            self._topics, self._log, self._manifests, tail=query.tail, views=self._views, relations=named.relations
+        )
+        verdict = self._verdict(query, named.text, moment)
+        needs = verdict.tables if isinstance(verdict, Agreed) else scan_needs(named.text, moment)
         scans = tuple(moment.scan(name, need) for name, need in needs.items())
-        asks = wanted(text, scans[0].topic.schema) if isinstance(verdict, Agreed) and len(scans) == 1 else None
-        answerable = asks is not None and known(asks, scans[0].files.files, scans[0].topic.schema)
+        asks = _asked_of_metadata(named.text, scans) if isinstance(verdict, Agreed) else None
+        answerable = asks is not None and known(asks, scans[0].files.files, scans[0].schema)
         to_read = sum(scan.bytes for scan in scans)
         engine, reason = choose_engine(query.engine, verdict, answerable, to_read, self._duckdb_max_bytes)
         agreed = verdict if isinstance(verdict, Agreed) else None
-        return QueryPlan(text, engine, reason, scans, agreed), moment
+        return QueryPlan(named.text, engine, reason, scans, agreed), moment
+
+    def _verdict(self, query: Query, text: str, moment: Moment) -> Agreed | Unproven:
+        for name in moment.fresh.values():
+            self._views.load(name)
+            if self._fresh_frame is None:
+                raise QueryFailed(
+                    f'materialized view "{name}" cannot be read fresh here',
+                    hint=f"Refresh it and read it as it is: REFRESH MATERIALIZED VIEW {name}.",
+                )
+            return Unproven(f'view "{name}" is read fresh')
+        return _judged(query, text, agree(text, moment))
+
+    def _current_views(self, relations: Sequence[Relation]) -> list[View]:
+        """The views that a query reads as they are now, each once."""
+        now = [each.name for each in relations if each.kind != "topic" and each.alias_in_text == each.name]
+        tables = self._views.tables
+        return [self._views.load(name) for name in dict.fromkeys(now) if is_there(tables, TableName.view(name))]
 
     def explain(self, query: Query, *, analyze: bool = False, cancel: Cancel | None = None) -> Result:
         """The plan as lines of text, with what running it took if asked; as plain data in the result's `info`."""
-        plan, moment = self._plan(query)
-        lines, info = render(plan), describe(plan)
-        if analyze:
-            started = time.perf_counter()
-            running = self._start(plan, moment, query, cancel or Cancel())
-            rows = sum(batch.num_rows for batch in self._counted(running, plan, started))
-            info |= {"result_rows": rows, "seconds": time.perf_counter() - started}
-            lines.append(f"ran: {rows} result row{'' if rows == 1 else 's'} in {info['seconds'] * 1000:.1f} ms")
-        return Result.of_rows(EXPLAINED, [{"plan": line} for line in lines], info={"plan": info})
+        plan, moment = self._plan(query, runs=analyze)
+        if not analyze:
+            return _explained(render(plan), describe(plan))
+        begun = time.perf_counter()
+        plan, running = self._start(plan, moment, query, cancel or Cancel())
+        rows = sum(batch.num_rows for batch in self._counted(running, plan, begun))
+        seconds = time.perf_counter() - begun
+        ran = f"ran: {rows} result row{'' if rows == 1 else 's'} in {seconds * 1000:.1f} ms"
+        return _explained([*render(plan), ran], {**describe(plan), "result_rows": rows, "seconds": seconds})
 
     def run(self, query: Query, cancel: Cancel | None = None) -> Result:
-        """The query's result, streaming."""
-        started = time.perf_counter()
+        """The query's result, streaming; what its `info` says about the engine is final."""
+        begun = time.perf_counter()
         cancel = cancel or Cancel()
-        plan, moment = self._plan(query)
+        plan, moment = self._plan(query, runs=True)
         cancel.check()
-        try:
-            running = self._start(plan, moment, query, cancel)
-        except HeadwaterError:
-            self._metrics.queries.labels(plan.engine, "failed").inc()
-            raise
+        plan, running = self._start(plan, moment, query, cancel)
         return Result(
             running.schema,
-            self._counted(running, plan, started),
+            self._counted(running, plan, begun),
             max_rows=query.max_rows or self._max_rows,
             info={"plan": describe(plan)},
             close=running.close,
             spark=self._spark,
         )
 
-    def _start(self, plan: QueryPlan, moment: Moment, query: Query, cancel: Cancel) -> Running:
-        timeout = query.timeout or self._timeout
+    def _start(self, plan: QueryPlan, moment: Moment, query: Query, cancel: Cancel) -> tuple[QueryPlan, Running]:
+        """The query on its engine, and the plan that it really runs by.
+
+        DuckDB has given its first rows by then. If it raises instead, Spark is asked: only Spark's errors are the right
+        ones. Where the SQL checks values and may raise at any row, more rows are awaited.
+        """
+        try:
+            return plan, self._started(plan, moment, query.timeout or self._timeout, cancel)
+        except Exception as failed:
+            if plan.engine != "duckdb" or type(failed) is not QueryFailed:
+                self._metrics.queries.labels(plan.engine, _outcome(failed)).inc()
+                raise
+            reason = f"duckdb raised: {_said(failed)}"
+        log.info("duckdb raised, spark is asked", extra={"reason": reason})
+        return self._start(replace(plan, engine="spark", reason=reason), moment, query, cancel)
+
+    def _started(self, plan: QueryPlan, moment: Moment, timeout: float, cancel: Cancel) -> Running:
         match plan.engine:
             case "metadata":
-                assert plan.agreed is not None
-                asks = wanted(plan.text, plan.scans[0].topic.schema)
-                assert asks is not None
-                return _Known(answer(asks, plan.scans[0], plan.agreed))
+                return _from_metadata(plan)
             case "duckdb":
-                running: Running = self._duck().run(plan, timeout)
-                cancel.attach(running)
-                assert plan.agreed is not None
-                return _OrSpark(running, plan.agreed.checked, lambda: self._start_spark(plan, moment, timeout, cancel))
+                return self._start_duck(plan, timeout, cancel)
             case "spark":
                 return self._start_spark(plan, moment, timeout, cancel)
+
+    def _start_duck(self, plan: QueryPlan, timeout: float, cancel: Cancel) -> Running:
+        assert plan.agreed is not None
+        running: Running = self._duck().run(plan, timeout)
+        cancel.attach(running)
+        return Begun(running, HELD_ROWS if plan.agreed.checked else 0)
 
     def _start_spark(self, plan: QueryPlan, moment: Moment, timeout: float, cancel: Cancel) -> Running:
         from headwater.serving.run_spark import SparkRun
 
         session = self._spark()
         cancel.check()
-        running: Running = SparkRun(session, plan.text, moment, timeout, f"headwater-query-{uuid4().hex}")
+        named = f"headwater-query-{uuid4().hex}"
+        running: Running = SparkRun(session, plan.text, moment, timeout, named, self._fresh_frame)
         cancel.attach(running)
         return running
 
-    def _counted(self, running: Running, plan: QueryPlan, started: float) -> Iterator[pa.RecordBatch]:
-        outcome = "failed"
+    def _counted(self, running: Running, plan: QueryPlan, begun: float) -> Iterator[pa.RecordBatch]:
+        outcome = "ok"
         try:
             yield from running.batches()
-            outcome = "ok"
-        except GeneratorExit:
-            outcome = "closed"
-            raise
-        except QueryCancelled:
-            outcome = "cancelled"
+        except BaseException as failed:
+            outcome = _outcome(failed)
             raise
         finally:
             self._metrics.queries.labels(plan.engine, outcome).inc()
-            self._metrics.query_seconds.labels(plan.engine).observe(time.perf_counter() - started)
+            self._metrics.query_seconds.labels(plan.engine).observe(time.perf_counter() - begun)
 
 
-class _Known:
-    """A result that planning already had."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self.schema = table.schema
-        self._table = table
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        yield from self._table.to_batches()
-
-    def cancel(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+def _judged(query: Query, text: str, verdict: Agreed | Mistake | Unproven) -> Agreed | Unproven:
+    """The verdict, unless it is the user's mistake; Spark tells a column's itself when it was asked for."""
+    if not isinstance(verdict, Mistake):
+        return verdict
+    error, start, end = verdict.error, verdict.start, verdict.end
+    if query.engine == "spark" and not isinstance(error, TopicNotFound):
+        return Unproven(error.message)
+    # The rewritten text keeps every place of the one that was written, unless something in it became longer.
+    moved = len(text) != len(query.text)
+    raise error if start is None or end is None or moved else located(error, query.text, start, end)
 
 
-class _OrSpark:
-    """DuckDB's answer; Spark's if DuckDB raises before a row has left: only Spark's errors are the right ones.
-
-    Where the SQL checks values and may raise at any row (`checked`), rows are held back, up to a number of them.
-    """
-
-    def __init__(self, duck: Running, checked: bool, spark: Callable[[], Running]) -> None:
-        self.schema = duck.schema
-        self._running = duck
-        self._held_rows = HELD_ROWS if checked else 0
-        self._spark = spark
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        found = self._running.batches()
-        try:
-            held = list(_taken(found, self._held_rows))
-        except QueryFailed as failed:
-            if type(failed) is not QueryFailed:
-                raise
-            log.info("duckdb raised, spark is asked", extra={"reason": failed.detail or failed.message})
-            self._running = self._spark()
-            held, found = [], self._running.batches()
-        yield from held
-        yield from found
-
-    def cancel(self) -> None:
-        self._running.cancel()
-
-    def close(self) -> None:
-        self._running.close()
+def _asked_of_metadata(text: str, scans: Sequence[Scan]) -> tuple[Wanted, ...] | None:
+    """What a query asks of the metadata of the one topic that it reads, if that is all it asks."""
+    if len(scans) != 1 or not isinstance(scans[0].of, Topic):
+        return None
+    return wanted(text, scans[0].schema)
 
 
-def _taken(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The first batch, and more until there are `rows` rows."""
-    seen = 0
-    for batch in batches:
-        yield batch
-        seen += batch.num_rows
-        if seen >= rows:
-            return
+def _from_metadata(plan: QueryPlan) -> Running:
+    asks = _asked_of_metadata(plan.text, plan.scans)
+    assert plan.agreed is not None
+    assert asks is not None
+    return Known(answer(asks, plan.scans[0], plan.agreed))
+
+
+def _explained(lines: Sequence[str], info: Mapping[str, Any]) -> Result:
+    return Result.of_rows(EXPLAINED, [{"plan": line} for line in lines], info={"plan": info})
+
+
+def _said(failed: QueryFailed) -> str:
+    """What DuckDB objects to; of a check that our SQL made, only what the check says."""
+    said = failed.detail or failed.message
+    return said.partition(CHECK)[2].partition("'")[0] or said.rstrip(".")
+
+
+def _outcome(failed: BaseException) -> str:
+    if isinstance(failed, GeneratorExit):
+        return "closed"
+    return "cancelled" if isinstance(failed, QueryCancelled) else "failed"

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headwater.errors import ResultTooLarge
+from headwater.errors import QueryFailed, ResultTooLarge
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
+
+DONE = pa.schema({"status": pa.string()})
 
 
 class Result:
@@ -41,6 +43,11 @@ class Result:
     def of_rows(cls, schema: pa.Schema, rows: Sequence[Mapping[str, Any]], **more: Any) -> Result:
         """A small result that is known already."""
         return cls(schema, iter(pa.Table.from_pylist(list(rows), schema=schema).to_batches()), **more)
+
+    @classmethod
+    def done(cls, status: str, notices: Sequence[str] = ()) -> Result:
+        """What a statement that returns no rows of its own says."""
+        return cls.of_rows(DONE, [{"status": status}], notices=notices)
 
     @property
     def columns(self) -> list[str]:
@@ -90,7 +97,11 @@ class Result:
     def spark(self) -> DataFrame:
         """The whole result as a Spark DataFrame; starts Spark if it does not run yet."""
         if self._spark is None:
-            raise ResultTooLarge("this result has no Spark session")
+            raise QueryFailed(
+                "result has no Spark session",
+                detail="It came from a service, or from a statement that is not a query.",
+                hint="Use arrow() or pandas(), or query the lake itself: headwater.open(path).",
+            )
         from headwater.spark.arrow_spark import as_shown
 
         return self._spark().createDataFrame(as_shown(self.arrow()))

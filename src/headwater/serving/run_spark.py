@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from headwater.errors import QueryCancelled, QueryFailed, QueryTimeout, TopicNotFound
-from headwater.serving.gate_spark import ParsedQuery, analyze, inspect, isolated, sources
-from headwater.serving.moment import Moment
+from headwater.catalog.views import STATES
+from headwater.errors import InvalidName, QueryCancelled, QueryFailed, QueryTimeout, TopicNotFound
+from headwater.serving.moment import Moment, ViewAtOnce
 from headwater.serving.tail import TopicAtOnce
 from headwater.spark.arrow_spark import query_folder, result_schema, stream, to_spark
+from headwater.spark.gate_spark import ParsedQuery, analyze, inspect, isolated, sources
 from headwater.spark.jobs import RunningQuery
+from headwater.storage.read_spark import read_snapshot
+
+FreshFrame = Callable[[SparkSession, str], AbstractContextManager[DataFrame]]
+"""A view's rows as they would be if it were refreshed now."""
 
 
 class SparkRun:
     """A query that Spark runs: batches to read once, and a way to stop it."""
 
-    def __init__(self, session: SparkSession, text: str, moment: Moment, timeout: float, query_id: str) -> None:
+    def __init__(
+        self, session: SparkSession, text: str, moment: Moment, timeout: float, query_id: str, fresh: FreshFrame | None
+    ) -> None:
         self._running = RunningQuery(session, query_id)
         self._timeout = timeout
         self._timed_out = False
@@ -31,7 +39,8 @@ class SparkRun:
             own = isolated(session)
             query = inspect(own, text)
             folder = self._resources.enter_context(query_folder(session))
-            self._frame = analyze(own, query, _register(own, query, moment, folder))
+            entered = partial(_entered, self._resources, own, fresh)
+            self._frame = analyze(own, query, _register(own, query, moment, folder, entered))
             self.schema = result_schema(self._frame)
         except BaseException:
             self.close()
@@ -74,28 +83,51 @@ class SparkRun:
         self._resources.close()
 
 
-def _register(own: SparkSession, query: ParsedQuery, moment: Moment, folder: Path) -> frozenset[tuple[str, str]]:
-    """Make each topic that the query names a temporary view of its own session; what those views read."""
+def _entered(resources: ExitStack, own: SparkSession, fresh: FreshFrame | None, name: str) -> DataFrame:
+    """A view's fresh rows, which are there until the query ends."""
+    assert fresh is not None, "planning refuses fresh reads where there are none"
+    return resources.enter_context(fresh(own, name))
+
+
+def _register(
+    own: SparkSession, query: ParsedQuery, moment: Moment, folder: Path, fresh: Callable[[str], DataFrame]
+) -> frozenset[tuple[str, str]]:
+    """Make each topic and view that the query names a temporary view of its own session; what those views read."""
     frames = []
     for name in sorted(query.relations):
         try:
-            at = moment.topic(name)
-        except TopicNotFound:
+            asked = moment.fresh.get(name)
+            frame = fresh(asked) if asked else _at(own, moment.at(name), folder)
+        except (TopicNotFound, InvalidName):
             if name in query.ctes:
                 continue
             raise
-        frame = _frame(own, at, moment.tail, folder)
         frame.createOrReplaceTempView(name)
         frames.append(frame)
     return sources(*frames)
 
 
-def _frame(own: SparkSession, at: TopicAtOnce, with_tail: bool, folder: Path) -> DataFrame:
-    topic, rows = at.topic, at.rows if with_tail else at.rows.slice(0, 0)
+def _at(own: SparkSession, at: TopicAtOnce | ViewAtOnce, folder: Path) -> DataFrame:
+    return _folded(own, at) if isinstance(at, ViewAtOnce) else _topic(own, at, folder)
+
+
+def _folded(own: SparkSession, at: ViewAtOnce) -> DataFrame:
+    """A view's rows; its states have a name for no longer than the SQL that folds them is analysed."""
+    table = f"lake.{at.view.table_name}"
+    states = own.read.table(table) if at.snapshot_id is None else read_snapshot(own, at.view.table_name, at.snapshot_id)
+    states.createOrReplaceTempView(STATES)
     try:
-        if topic.snapshot_id is None:
+        return own.sql(at.sql)
+    finally:
+        own.catalog.dropTempView(STATES)
+
+
+def _topic(own: SparkSession, at: TopicAtOnce, folder: Path) -> DataFrame:
+    topic, rows = at.topic, at.rows
+    try:
+        if at.snapshot_id is None:
             return to_spark(own, rows, folder)
-        table = own.read.option("versionAsOf", topic.snapshot_id).table(f"lake.{topic.table_name}")
+        table = read_snapshot(own, topic.table_name, at.snapshot_id)
         return table.unionAll(to_spark(own, rows, folder)) if rows.num_rows else table
     except Exception as failed:
         if "time fields" not in str(failed) and "time64" not in str(failed):

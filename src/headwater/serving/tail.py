@@ -18,10 +18,11 @@ ATTEMPTS = 50
 
 @dataclass(frozen=True, slots=True)
 class TopicAtOnce:
-    """A topic at one moment: a snapshot and the tail that follows it without gap or repeat."""
+    """A topic at one moment: a snapshot and the tail that follows it without gap or repeat, if the tail is read."""
 
     topic: Topic = field(repr=False)
-    offsets: Offsets
+    snapshot_id: int | None
+    offsets: Offsets | None
     rows: pa.Table = field(repr=False)
 
 
@@ -41,12 +42,15 @@ def read_at_once(topics: Topics, log: Log, name: str) -> TopicAtOnce:
     schema = arrow_schema(topic.schema)
     batches = [with_system_columns(part.batch, part.entry.offsets, part.entry.appended_at) for part in tail]
     rows = pa.Table.from_batches(batches).cast(schema) if batches else pa.Table.from_batches([], schema)
-    return TopicAtOnce(topic, Offsets(topic.committed, topic.committed + rows.num_rows), rows)
+    return TopicAtOnce(topic, topic.snapshot_id, Offsets(topic.committed, topic.committed + rows.num_rows), rows)
 
 
 def read_committed(topics: Topics, name: str) -> TopicAtOnce:
-    """The topic's newest snapshot with an empty tail; the log is not looked at."""
+    """The topic's newest snapshot without a tail; the log is not looked at."""
     topic = topics.load(name)
-    return TopicAtOnce(
-        topic, Offsets(topic.committed, topic.committed), pa.Table.from_batches([], arrow_schema(topic.schema))
-    )
+    return read_snapshot(topic, topic.snapshot_id)
+
+
+def read_snapshot(topic: Topic, snapshot_id: int | None) -> TopicAtOnce:
+    """One of the topic's snapshots without a tail."""
+    return TopicAtOnce(topic, snapshot_id, None, pa.Table.from_batches([], arrow_schema(topic.schema)))

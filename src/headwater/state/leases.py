@@ -5,13 +5,18 @@ A lease is a name, a holder and a time. Whoever finds it free, expired or its ow
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Column, Engine, Float, MetaData, String, Table, create_engine, delete, or_, select, update
 from sqlalchemy.dialects.sqlite import insert
+
+log = logging.getLogger(__name__)
 
 metadata = MetaData()
 leases = Table(
@@ -65,6 +70,37 @@ class Leases:
         mine = update(leases).where(leases.c.name == name, leases.c.holder == self.holder)
         with self._engine.begin() as connection:
             return connection.execute(mine.values(expires_at=self._now() + self._ttl)).rowcount > 0
+
+    @contextmanager
+    def renewing(self, name: str) -> Iterator[None]:
+        """Renew the lease again and again while the block lasts."""
+        done = threading.Event()
+
+        def renew() -> None:
+            while not done.wait(self._ttl / 3):
+                try:
+                    self.renew(name)
+                except Exception as failed:  # a lost lease costs work, never records: commits are fenced
+                    log.warning("lease was not renewed", extra={"lease": name, "error": str(failed)})
+
+        renewer = threading.Thread(target=renew, name="headwater-lease", daemon=True)
+        renewer.start()
+        try:
+            yield
+        finally:
+            done.set()
+
+    @contextmanager
+    def held(self, name: str) -> Iterator[bool]:
+        """Take the lease for the block and give it up afterwards; False while another holder has it."""
+        if not self.acquire(name):
+            yield False
+            return
+        try:
+            with self.renewing(name):
+                yield True
+        finally:
+            self.release(name)
 
     def get(self, name: str) -> Lease | None:
         with self._engine.connect() as connection:

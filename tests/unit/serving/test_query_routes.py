@@ -10,9 +10,9 @@ import pytest
 
 import headwater
 from headwater.engine import Lake
-from headwater.errors import QueryCancelled, QueryTimeout, ResultTooLarge, TopicNotFound
+from headwater.errors import InvalidStatement, QueryCancelled, QueryTimeout, ResultTooLarge, TopicNotFound
 from headwater.serving.query import Cancel
-from headwater.sql.statements import Query
+from headwater.sql.statements import Explain, Query
 
 SLOW = "SELECT count(*) AS n FROM t a CROSS JOIN t b CROSS JOIN t c WHERE a.n + b.n + c.n = -1"
 
@@ -77,3 +77,20 @@ def test_the_tail_and_only_the_tail_is_fresh(lake: Lake) -> None:
     lake.topic("t").append([{"n": -5}])
     assert lake.sql("SELECT min(n) AS n FROM t").rows() == [{"n": -5}]
     assert lake.sql("SELECT count(*) AS n FROM t WITH TAIL OFF").rows() == [{"n": 0}]
+
+
+@pytest.mark.parametrize("prefix", ["", "EXPLAIN ", "EXPLAIN ANALYZE "])
+@pytest.mark.parametrize("engine", ["auto", "duckdb"])
+def test_an_unknown_column_is_told_without_starting_spark(lake: Lake, prefix: str, engine: str) -> None:
+    query = Query("SELECT 1,\n  nn FROM topic('t') WHERE regexp_count(n, 'a') > 1", engine=engine)  # type: ignore[arg-type]
+    statement = Explain(query, prefix.endswith("ANALYZE ")) if prefix else query
+    with pytest.raises(InvalidStatement, match='column "nn" does not exist') as unknown:
+        lake.execute(statement)
+    assert (unknown.value.data["line"], unknown.value.data["column"]) == (2, 3)
+    assert unknown.value.detail == (
+        "Columns here are n, _offset, _timestamp.\n"
+        "Line 2, column 3:\n"
+        "    nn FROM topic('t') WHERE regexp_count(n, 'a') > 1\n"
+        "    ^^"
+    )
+    assert lake.spark_state == "not started"

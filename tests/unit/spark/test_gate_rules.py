@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headwater.errors import InvalidStatement, StatementNotAllowed
-from headwater.serving.gate_rules import DENIED_FUNCTIONS, FUNCTIONS, check_parts, check_reads
+from headwater.spark.gate_rules import DENIED_FUNCTIONS, FUNCTIONS, check_parts, check_reads
 from headwater.spark.plans import PlanParts, PlanReads
 
 LOGICAL = "org.apache.spark.sql.catalyst.plans.logical."

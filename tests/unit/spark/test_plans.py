@@ -55,3 +55,10 @@ def test_reasons_are_free_of_decoration(message: str, reason: tuple[str, int | N
 def test_a_cancelled_job_is_told_from_a_failed_one() -> None:
     assert failure("x: [SPARK_JOB_CANCELLED] Job 1 cancelled part of cancelled job group q").code == "query_cancelled"
     assert failure("[DIVIDE_BY_ZERO] Division by zero.").code == "query_failed"
+
+
+def test_a_damaged_page_is_told_from_a_failed_query() -> None:
+    damaged = failure(
+        "x (127.0.0.1 executor driver): could not verify page integrity, CRC checksum verification failed"
+    )
+    assert (damaged.code, damaged.detail) == ("corrupt", "A page does not match its checksum.")

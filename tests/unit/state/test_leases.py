@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,27 @@ def test_release_all_gives_up_only_its_own(engine: Engine) -> None:
     assert two.acquire("a")
     assert two.acquire("b")
     assert not one.acquire("c")
+
+
+def test_a_lease_is_held_for_a_block(engine: Engine) -> None:
+    one, two = Leases(engine, "one", 10), Leases(engine, "two", 10)
+    with one.held("job") as ours:
+        assert ours
+        with two.held("job") as theirs:
+            assert not theirs
+        assert not two.acquire("job")  # what was not theirs they did not give up
+    assert two.acquire("job")
+
+
+def test_a_held_lease_is_given_up_after_a_failure(engine: Engine) -> None:
+    one, two = Leases(engine, "one", 10), Leases(engine, "two", 10)
+    with pytest.raises(ZeroDivisionError), one.held("job"):
+        raise ZeroDivisionError
+    assert two.acquire("job")
+
+
+def test_a_lease_outlives_its_time_while_it_is_renewed(engine: Engine) -> None:
+    one, two = Leases(engine, "one", 0.6), Leases(engine, "two", 0.6)
+    with one.held("job"):
+        time.sleep(1)
+        assert not two.acquire("job")

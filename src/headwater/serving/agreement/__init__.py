@@ -8,9 +8,10 @@ functions are data; the differential tests run every entry over both engines.
 
 from headwater.serving.agreement.aggregates import AGGREGATES, FRAMED, RANKINGS
 from headwater.serving.agreement.functions import CASTS, SCALARS
+from headwater.serving.agreement.mistakes import no_table
 from headwater.serving.agreement.shape import output_schema, shaped
 from headwater.serving.agreement.translate import agree, scan_needs
-from headwater.serving.agreement.values import CHECK, Agreed, OutputColumn, ScanNeeds, Unproven
+from headwater.serving.agreement.values import CHECK, Agreed, Folded, Mistake, OutputColumn, ScanNeeds, Unproven
 
 __all__ = [
     "AGGREGATES",
@@ -20,10 +21,13 @@ __all__ = [
     "RANKINGS",
     "SCALARS",
     "Agreed",
+    "Folded",
+    "Mistake",
     "OutputColumn",
     "ScanNeeds",
     "Unproven",
     "agree",
+    "no_table",
     "output_schema",
     "scan_needs",
     "shaped",

@@ -72,9 +72,11 @@ def _widened(value: Typed, to: pa.DataType) -> str:
 def _decimal_as_double(value: Typed) -> str:
     if isinstance(value.literal, Decimal):
         return double(float(value.literal))
-    if value.type.precision > EXACT_DOUBLE_DIGITS:
-        raise NotProven("long decimals as doubles are not proven to agree")
-    return cast(value.sql, t.DOUBLE)
+    if value.type.precision <= EXACT_DOUBLE_DIGITS:
+        return cast(value.sql, t.DOUBLE)
+    bound = cast(f"'{Decimal(1).scaleb(EXACT_DOUBLE_DIGITS - value.type.scale):f}'", value.type)
+    never = failing("a long decimal as a double", t.DOUBLE)
+    return f"(CASE WHEN abs({value.sql}) >= {bound} THEN {never} ELSE {cast(value.sql, t.DOUBLE)} END)"
 
 
 def double(value: float) -> str:

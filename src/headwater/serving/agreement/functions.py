@@ -89,6 +89,19 @@ def _absolute(args: Args) -> Built:
     return cast(f"abs({args[0].sql})", args[0].type), args[0].type
 
 
+def _positive_remainder(args: Args) -> Built:
+    if not all(t.is_integral(a.type) for a in args) or not 0 < whole_literal(args[1], 1) < 2**31 * 2**31:
+        raise NotProven('function "pmod" on these arguments is not proven to agree')
+    a, b = common(args)
+    return f"((({a.sql} % {b.sql}) + {b.sql}) % {b.sql})", a.type
+
+
+def _micros(args: Args) -> Built:
+    if args[0].type != t.TIMESTAMP:
+        raise NotProven('function "unix_micros" on this type is not proven to agree')
+    return f"epoch_us({args[0].sql})", t.BIGINT
+
+
 def _round(args: Args) -> Built:
     return rounded(args[0], whole_literal(args[1], 0) if len(args) == 2 else 0)
 
@@ -280,6 +293,7 @@ SCALARS: Mapping[str, Proven] = MappingProxyType(
         "least": Proven(_extreme("least"), 2, 99),
         "abs": Proven(_absolute),
         "mod": Proven(lambda args: arithmetic("%", args[0], args[1]), 2, 2),
+        "pmod": Proven(_positive_remainder, 2, 2, about="Whole numbers, by a positive literal."),
         "round": Proven(_round, 1, 2, about="Doubles and decimals, to 0 to 6 digits.", defaults=("0",)),
         "floor": Proven(lambda args: whole("floor", args[0]), shown="FLOOR"),
         "ceil": Proven(lambda args: whole("ceil", args[0]), shown="CEIL"),
@@ -326,6 +340,7 @@ SCALARS: Mapping[str, Proven] = MappingProxyType(
         "now": Proven(_now, 0, 0, about="Constant within a statement."),
         "current_timestamp": Proven(_now, 0, 0, about="Constant within a statement."),
         "current_date": Proven(_today, 0, 0, about="Constant within a statement."),
+        "unix_micros": Proven(_micros),
         "size": Proven(_size),
         "cardinality": Proven(_size),
         "array_contains": Proven(_contains, 2, 2),

@@ -32,6 +32,22 @@ def moved(operator: str, node: exp.Expression, operand: Callable[[exp.Expression
     return Typed(aware(sql) if value.type == t.TIMESTAMP else sql, value.type, name, value.constant)
 
 
+def moved_by_micros(operator: str, value: Typed, count: Typed) -> Typed:
+    """`moment + INTERVAL '0.000001' SECOND * count`, or `-`: what the windows of a query are made of."""
+    if value.type not in t.TIMESTAMPS or not t.is_integral(count.type) or operator not in "+-":
+        raise NotProven("this interval arithmetic is not proven to agree")
+    sql = f"({naive(value)} {operator} to_microseconds({cast(count.sql, t.BIGINT)}))"
+    return Typed(aware(sql) if value.type == t.TIMESTAMP else sql, value.type, None, value.constant and count.constant)
+
+
+def is_micros(node: exp.Expression) -> bool:
+    """Whether a node is a number of microseconds as an interval: INTERVAL '0.000001' SECOND * count."""
+    if not isinstance(node, exp.Mul) or not isinstance(node.this, exp.Interval):
+        return False
+    unit = node.this.args.get("unit")
+    return isinstance(unit, exp.Var) and unit.name.upper() == "SECOND" and node.this.this.name == "0.000001"
+
+
 def _parts(node: exp.Interval) -> tuple[int, str]:
     unit = node.args.get("unit")
     if not isinstance(unit, exp.Var) or not isinstance(node.this, exp.Literal) or not _COUNT.match(node.this.name):

@@ -13,7 +13,7 @@ from headwater.serving.agreement import types as t
 from headwater.serving.agreement.arithmetic import arithmetic
 from headwater.serving.agreement.casts import coerce
 from headwater.serving.agreement.functions import common, concatenated
-from headwater.serving.agreement.intervals import moved
+from headwater.serving.agreement.intervals import is_micros, moved, moved_by_micros
 from headwater.serving.agreement.parsing import only
 from headwater.serving.agreement.values import NotProven, Typed, spelled
 
@@ -79,6 +79,8 @@ def arithmetic_operation(self: Expressions, node: exp.Expression) -> Typed:
         raise NotProven("operators without parentheses are not proven to group alike")
     if isinstance(node.expression, exp.Interval) or isinstance(node.this, exp.Interval):
         return moved(operator, node, self.operand)
+    if is_micros(node.expression):
+        return moved_by_micros(operator, self.operand(node.this), self.operand(node.expression.expression))
     left, right = self.operand(node.this), self.operand(node.expression)
     if left.type == t.DATE and right.type == t.INT and operator in "+-":
         verb = "date_add" if operator == "+" else "date_sub"

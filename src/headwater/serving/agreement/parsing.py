@@ -22,7 +22,7 @@ WRITTEN_CAST = "written_cast"
 
 _SUFFIXES = {"L", "S", "Y", "D", "F", "BD"}
 _TRAILING_COMMA = re.compile(r",\s*(?:from\b|\))", re.IGNORECASE)
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _SPARK: Any = Dialect.get_or_raise("spark").__class__
 
 
@@ -65,6 +65,8 @@ def parse(text: str) -> exp.Expression:
     """The tree of the one statement in `text`; NotProven when it is none, several, or not understood."""
     if "\\" in text:
         raise NotProven("escapes in string literals are not proven to agree")
+    if "|>" in text:  # read as clauses of one SELECT, where Spark sees one step after another
+        raise NotProven("pipes are not proven to agree")
     if _TRAILING_COMMA.search(text):  # read as if it were not there, where Spark sees a mistake
         raise NotProven("a comma before FROM is not understood")
     try:
@@ -75,9 +77,14 @@ def parse(text: str) -> exp.Expression:
         raise NotProven("the text is not one statement")
     tree: exp.Expression = statements[0]
     for identifier in tree.find_all(exp.Identifier):
-        if not identifier.args.get("quoted") and not _PLAIN_NAME.match(identifier.name):
+        if not identifier.args.get("quoted") and not PLAIN_NAME.match(identifier.name):
             raise NotProven(f'name "{identifier.name}" must be quoted')
     return tree
+
+
+def has_only(node: exp.Expression, *allowed: str) -> bool:
+    """Whether a node carries nothing but the named arguments."""
+    return all(not value or key in allowed for key, value in node.args.items())
 
 
 def only(node: exp.Expression, *allowed: str) -> None:
@@ -85,3 +92,10 @@ def only(node: exp.Expression, *allowed: str) -> None:
     for key, value in node.args.items():
         if value and key not in allowed:
             raise NotProven(f'"{key.rstrip("_")}" of {type(node).__name__.lower()} is not proven to agree')
+
+
+def names_alias(where: exp.Expression | None) -> bool:
+    """Whether Spark reads `FROM t WHERE (a)` as the alias `where` for t, with a column called a."""
+    inner = where.this if where is not None else None
+    listed = inner.expressions if isinstance(inner, exp.Tuple) else [inner.this] if isinstance(inner, exp.Paren) else []
+    return bool(listed) and all(isinstance(each, exp.Column) and not each.table for each in listed)

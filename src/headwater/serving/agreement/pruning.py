@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 import struct
 from collections.abc import Callable, Mapping
-from decimal import Decimal
+from dataclasses import dataclass
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +48,7 @@ from pyiceberg.types import (
     StringType,
     TimestampType,
     TimestamptzType,
+    UUIDType,
 )
 from sqlglot import exp
 
@@ -56,8 +59,12 @@ from headwater.serving.agreement.values import NotProven
 Resolve = Callable[[exp.Expression], NestedField | None]
 """A column node to the field of the one topic in question, None when it means something else."""
 Value = bool | int | float | str | Decimal
-"""What PyIceberg takes as a literal; dates and timestamps are written as text."""
+"""What PyIceberg takes as a literal; dates, timestamps and UUIDs are written as text."""
 
+_WIDE = Context(prec=76)
+"""Room for any DECIMAL; Python's own context stops at 28 digits."""
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""How Spark writes a UUID when it compares one with text; such texts are ordered as the bytes are."""
 _KINDS: Mapping[type[IcebergType], pa.DataType] = {
     DateType: t.DATE,
     TimestampType: t.TIMESTAMP_NTZ,
@@ -109,6 +116,10 @@ def _leaf(node: exp.Expression, resolve: Resolve, negated: bool) -> BooleanExpre
         return _comparison(_NEGATED[kind] if negated else kind, node.this, node.expression, resolve)
     if isinstance(node, exp.Between):
         return _between(node, resolve, negated)
+    if isinstance(node, exp.Column):
+        flag = resolve(node)
+        told = flag is not None and isinstance(flag.field_type, BooleanType)
+        return made(EqualTo, flag.name, not negated) if told and flag is not None else AlwaysTrue()
     field = resolve(node.this) if isinstance(node, exp.Is | exp.In | exp.Like) else None
     if field is None:
         return AlwaysTrue()
@@ -234,7 +245,9 @@ def literal(node: exp.Expression, of: IcebergType) -> Value:
     if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal) and node.this.is_string:
         return _moment(str(node.this.this), node.args["to"].this, of)
     if isinstance(node, exp.Literal) and node.is_string:
-        return str(node.this) if isinstance(of, StringType) else _moment(str(node.this), None, of)
+        if isinstance(of, StringType) or (isinstance(of, UUIDType) and _UUID.fullmatch(str(node.this))):
+            return str(node.this)
+        return _moment(str(node.this), None, of)
     sign = "-" if isinstance(node, exp.Neg) else ""
     inner = node.this if sign else node
     if isinstance(inner, exp.Literal) and not inner.is_string:
@@ -257,13 +270,20 @@ def _number(value: Decimal, of: IcebergType) -> Value:
     if bits and value == value.to_integral_value() and -(2**bits) <= value < 2**bits:
         return int(value)
     if isinstance(of, DecimalType):
-        exact = round(value, of.scale)
+        exact = _rounded(value, of.scale)
         if exact == value and len(exact.as_tuple().digits) <= of.precision:
             return exact
     # A FLOAT column is compared as DOUBLE; the bound must be the same number in both.
     if isinstance(of, DoubleType) or (isinstance(of, FloatType) and _as_float(float(value)) == value):
         return float(value)
     raise NotProven("not a literal of the column's type")
+
+
+def _rounded(value: Decimal, scale: int) -> Decimal:
+    try:
+        return _WIDE.quantize(value, Decimal((0, (1,), -scale)))
+    except InvalidOperation:
+        raise NotProven("more digits than a decimal has") from None
 
 
 def _as_float(value: float) -> float:
@@ -273,16 +293,27 @@ def _as_float(value: float) -> float:
         return math.inf
 
 
-def applying(select: exp.Select) -> list[list[exp.Expression]]:
-    """For each item of FROM, the conditions that every row of it must meet to have an effect on the result."""
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """For each item of FROM: the conditions that every row of it must meet to have an effect on the result, whether
+    the query around sees its own rows, not nulls in their place, and whether it sees its columns at all."""
+
+    conditions: list[list[exp.Expression]]
+    kept: list[bool]
+    visible: list[bool]
+
+
+def applying(select: exp.Select) -> Applying:
+    """What the joins and the WHERE of a SELECT ask of the items of its FROM."""
     joins = select.args.get("joins") or []
     found: list[list[exp.Expression]] = [[]]
-    kept_rows = [True]  # whether WHERE sees the item's own rows, not nulls in their place
+    kept_rows, visible = [True], [True]
     for number, join in enumerate(joins, 1):
         side, kind, on = join.side.upper(), join.kind.upper(), join.args.get("on")
         before = [n for n in range(number) if kept_rows[n]]
         found.append([])
         kept_rows.append(side not in ("LEFT", "FULL"))
+        visible.append(kind not in ("SEMI", "ANTI"))
         meets = {"LEFT": [number], "FULL": []}.get(side, before if side == "RIGHT" else [*before, number])
         if kind == "SEMI":
             meets = [*before, number]
@@ -296,4 +327,4 @@ def applying(select: exp.Select) -> list[list[exp.Expression]]:
         for item, keeps in enumerate(kept_rows):
             if keeps:
                 found[item].append(where.this)
-    return found
+    return Applying(found, kept_rows, visible)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import pyarrow as pa
-from pyiceberg.schema import Schema
 from sqlglot import exp
 
 from headwater.serving.agreement import types as t
 from headwater.serving.agreement.arithmetic import positive_zero
+from headwater.serving.agreement.casts import coerce
 from headwater.serving.agreement.expressions import Expressions
+from headwater.serving.agreement.folds import REMEMBERED, Mentioned, fold, shown
 from headwater.serving.agreement.grouping import Groups, Rows, aggregates, direction
 from headwater.serving.agreement.operators import in_query
-from headwater.serving.agreement.parsing import only
+from headwater.serving.agreement.parsing import names_alias, only
 from headwater.serving.agreement.relations import From, Known, Query, Reads
 from headwater.serving.agreement.scope import Scope
-from headwater.serving.agreement.values import NotProven, Typed
+from headwater.serving.agreement.values import Ambiguous, Folded, NotProven, Tables, Typed
 
 SET_OPERATIONS: Mapping[type[exp.Expression], str] = {
     exp.Union: "UNION",
@@ -30,10 +32,12 @@ _MODIFIERS = ("order", "limit", "offset", "with_")
 class Queries:
     """Translates queries over known tables, collecting what they read."""
 
-    def __init__(self, topics: Mapping[str, Schema], reads: Reads, whole_structs: bool = False) -> None:
+    def __init__(self, tables: Tables, reads: Reads, whole_structs: bool = False, mentioned: Mentioned = None) -> None:
         self.reads = reads
         self.whole_structs = whole_structs
-        self.known = Known(topics, {})
+        self.mentioned = mentioned
+        self.known = Known(tables, {})
+        self._unread: dict[int, Callable[[], Query]] = {}
 
     def query(self, node: exp.Expression) -> Query:
         """Any query: a SELECT, a set operation, or one in parentheses."""
@@ -66,13 +70,25 @@ class Queries:
 
     def _inlined(self, node: exp.Expression, visible: Known) -> Callable[[], Query]:
         def translate() -> Query:
+            self._unread.pop(id(node), None)
             outer, self.known = self.known, visible
             try:
                 return self.query(node)
             finally:
                 self.known = outer
 
+        self._unread[id(node)] = translate
         return translate
+
+    def folded(self, view: Folded) -> tuple[Query, frozenset[str]]:
+        """The query that a view stands for, and the columns that it reads of the view's states."""
+        return _folded(view, shown(view, self.mentioned), self.whole_structs)
+
+    def prove_unread(self) -> None:
+        """Prove the common table expressions that nothing read: Spark looks at them, too."""
+        self.reads = Reads()
+        while self._unread:
+            next(iter(self._unread.values()))()
 
     def subquery(self, node: exp.Expression) -> tuple[str, Sequence[tuple[str, pa.DataType]]]:
         """A query inside an expression; it sees no columns of the query around it."""
@@ -82,22 +98,21 @@ class Queries:
     def _set_operation(self, node: exp.Expression) -> Query:
         only(node, "this", "expression", "distinct", *_MODIFIERS)
         left, right = self.query(node.this), self.query(node.expression)
-        types = [of for _, of in left.columns]
-        if types != [of for _, of in right.columns]:
-            raise NotProven("a set operation on different types is not proven to agree")
+        types = _unified(left, right)
         distinct = bool(node.args.get("distinct"))
         by_value = distinct or not isinstance(node, exp.Union)
         word = SET_OPERATIONS[type(node)] + ("" if distinct else " ALL")
-        sql = f"{self._side(left, by_value)} {word} {self._side(right, by_value)}"
-        return self._modified(Query(sql, left.columns), node)
+        sql = f"{self._side(left, types, by_value)} {word} {self._side(right, types, by_value)}"
+        named = tuple((name, of) for (name, _), of in zip(left.columns, types, strict=True))
+        return self._modified(Query(sql, named), node)
 
-    def _side(self, query: Query, by_value: bool) -> str:
+    def _side(self, query: Query, types: Sequence[pa.DataType], by_value: bool) -> str:
         columns = []
-        for number, (_, of) in enumerate(query.columns):
-            if by_value and not t.is_comparable(of):
-                raise NotProven(f'comparison of "{of}" is not proven to agree')
-            sql = positive_zero(Typed(f"c{number}", of, None)) if by_value else f"c{number}"
-            columns.append(f"{sql} AS c{number}")
+        for number, ((_, of), to) in enumerate(zip(query.columns, types, strict=True)):
+            if by_value and not t.is_comparable(to):
+                raise NotProven(f'comparison of "{to}" is not proven to agree')
+            value = coerce(Typed(f"c{number}", of, None), to)
+            columns.append(f"{positive_zero(value) if by_value else value.sql} AS c{number}")
         return f"(SELECT {', '.join(columns)} FROM ({query.sql}) AS {self.reads.alias()})"  # noqa: S608  of translated parts
 
     def _modified(self, query: Query, node: exp.Expression) -> Query:
@@ -116,6 +131,22 @@ class Queries:
         if found is None:
             raise NotProven("ordering a set operation by an expression is not proven to agree")
         return sort_key(found, query.columns[found][1], item)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _folded(view: Folded, wanted: Mentioned, whole_structs: bool) -> tuple[Query, frozenset[str]]:
+    reads = Reads()
+    query = Queries({view.states: view.schema}, reads, whole_structs).query(fold(view, wanted))
+    return query, frozenset(reads.columns[view.states])
+
+
+def _unified(left: Query, right: Query) -> list[pa.DataType]:
+    """The types of a set operation's columns: both sides have the same, or decimals, of which Spark takes the wider."""
+    types = [(one, other) for (_, one), (_, other) in zip(left.columns, right.columns, strict=False)]
+    alike = all(one == other or (t.is_decimal(one) and t.is_decimal(other)) for one, other in types)
+    if len(left.columns) != len(right.columns) or not alike:
+        raise NotProven("a set operation on different types is not proven to agree")
+    return [t.common_type(one, other) for one, other in types]
 
 
 def sort_key(position: int, of: pa.DataType, item: exp.Expression) -> str:
@@ -180,7 +211,7 @@ class Select:
         self.queries = queries
         self.node = node
         self.reads = queries.reads
-        origin = From(queries.known, self.reads, queries.query)
+        origin = From(queries.known, self.reads, queries.query, queries.folded)
         self.origin, scope = origin.translate(node, self._on)
         self.rows = self._rows(scope)
 
@@ -199,6 +230,8 @@ class Select:
         """The whole of it."""
         where = self.node.args.get("where")
         origin = f" FROM {self.origin}" if self.origin else ""
+        if names_alias(where):
+            raise NotProven("a name in parentheses after where is an alias in Spark")
         if where is not None:
             plain = self._plain(self.rows.scope)
             origin += " WHERE " + " AND ".join(_condition(plain, part) for part in _conjuncts(where.this))
@@ -243,6 +276,8 @@ class Select:
             return plain.expr(chosen[position].unalias())
         try:
             return plain.expr(node)
+        except Ambiguous:
+            raise
         except NotProven:
             found = [e for e in chosen if isinstance(node, exp.Column) and not node.table and _is_named(e, node.name)]
             if len(found) != 1:

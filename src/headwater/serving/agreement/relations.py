@@ -1,21 +1,20 @@
-"""What stands in FROM: topics, subqueries, common table expressions and joins, in DuckDB's SQL."""
+"""What stands in FROM: topics, views, subqueries, common table expressions and joins, in DuckDB's SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, Or
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, UUIDType
 from sqlglot import exp
 
+from headwater.serving.agreement.folds import sorts
 from headwater.serving.agreement.parsing import only
-from headwater.serving.agreement.pruning import applying, kept
 from headwater.serving.agreement.scope import Column, Relation, Scope, quoted
 from headwater.serving.agreement.types import spark_type
-from headwater.serving.agreement.values import NotProven, ScanNeeds
+from headwater.serving.agreement.values import Folded, NotProven, Tables
 from headwater.types import TOPICS
 
 JOINS: Mapping[tuple[str, str], str] = {
@@ -46,64 +45,56 @@ class Query:
 
 @dataclass(slots=True)
 class Reads:
-    """Collects, while a query is translated, what it reads of each topic."""
+    """Collects, while a query is translated, the columns that it reads of each stored table."""
 
     columns: dict[str, set[str]] = field(default_factory=dict)
-    filters: dict[str, BooleanExpression] = field(default_factory=dict)
     aliases: int = 0
+    sorts: bool = False  # whether a view that it reads sorts rows
 
     def alias(self) -> str:
         self.aliases += 1
         return f"t{self.aliases}"
 
+    def table(self, name: str) -> set[str]:
+        return self.columns.setdefault(name, set())
+
     def column(self, column: Column) -> None:
-        if column.topic is not None and column.origin is not None:
-            self.columns.setdefault(column.topic, set()).add(column.origin)
-
-    def scan(self, topic: str, matching: BooleanExpression) -> None:
-        """One more reference to a topic: its files are kept when any reference keeps them."""
-        before = self.filters.get(topic)
-        self.filters[topic] = matching if before is None else Or(before, matching)
-
-    def needs(self) -> dict[str, ScanNeeds]:
-        """What was collected, by topic."""
-        topics = sorted(self.filters)
-        return {topic: ScanNeeds(frozenset(self.columns.get(topic, ())), self.filters[topic]) for topic in topics}
+        if column.table is not None and column.origin is not None:
+            self.columns[column.table].add(column.origin)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a table name can mean: a topic, or a common table expression that is in sight."""
+    """What a table name can mean: a topic or a view, or a common table expression that is in sight."""
 
-    topics: Mapping[str, Schema]
+    tables: Tables
     expressions: Mapping[str, Callable[[], Query]]
 
 
-def topic_name(node: exp.Table, topics: Mapping[str, Schema]) -> str:
-    """The topic that `orders`, `topics.orders` or `topic('orders')` names."""
-    only(node, "this", "alias", "db")
+def table_name(node: exp.Table, tables: Tables) -> str:
+    """The topic or view that `orders`, `topics.orders` or `topic('orders')` names."""
     call = node.this
     if isinstance(call, exp.Anonymous) and str(call.this).lower() == "topic" and len(call.expressions) == 1:
         only(call, "this", "expressions")
         name = call.expressions[0].this if isinstance(call.expressions[0], exp.Literal) else ""
     else:
         name = node.name if isinstance(call, exp.Identifier) else ""
-    topic = str(name).lower()
-    # One look-up, not a search: `topics` may read a topic when it is asked for it.
-    if not topic or node.db.lower() not in ("", TOPICS) or topic not in topics:
+    found = str(name).lower()
+    # One look-up, not a search: `tables` may read a table when it is asked for it.
+    if not found or node.text("catalog") or node.db.lower() not in ("", TOPICS) or found not in tables:
         raise NotProven(f'table "{name or node.sql("spark")}" does not exist')
-    return topic
+    return found
 
 
-def topic_relation(topic: str, schema: Schema, qualifier: str, alias: str) -> Relation:
-    """A topic's columns, under the alias that DuckDB's SQL gives it."""
+def stored_relation(table: str, schema: Schema, qualifier: str, alias: str) -> Relation:
+    """A stored table's columns, under the alias that DuckDB's SQL gives it."""
     names = [column.name.lower() for column in schema.fields]
     if len(set(names)) != len(names):
-        raise NotProven(f'columns of topic "{topic}" that differ in case only are not proven to agree')
-    return Relation(qualifier, tuple(_stored(topic, column, alias) for column in schema.fields))
+        raise NotProven(f'columns of topic "{table}" that differ in case only are not proven to agree')
+    return Relation(qualifier, tuple(_stored(table, column, alias) for column in schema.fields))
 
 
-def _stored(topic: str, column: NestedField, alias: str) -> Column:
+def _stored(table: str, column: NestedField, alias: str) -> Column:
     sql = f"{alias}.{quoted(column.name)}"
     if isinstance(column.field_type, UUIDType):
         sql = f"CAST({sql} AS VARCHAR)"
@@ -111,7 +102,7 @@ def _stored(topic: str, column: NestedField, alias: str) -> Column:
         of = spark_type(column.field_type)
     except NotProven:
         of = None
-    return Column(column.name, sql, of, topic, column.name)
+    return Column(column.name, sql, of, table, column.name)
 
 
 def items(select: exp.Select) -> list[exp.Expression]:
@@ -123,16 +114,22 @@ def items(select: exp.Select) -> list[exp.Expression]:
 class From:
     """Translates one FROM clause."""
 
-    def __init__(self, known: Known, reads: Reads, query: Callable[[exp.Expression], Query]) -> None:
+    def __init__(
+        self,
+        known: Known,
+        reads: Reads,
+        query: Callable[[exp.Expression], Query],
+        folded: Callable[[Folded], tuple[Query, frozenset[str]]],
+    ) -> None:
         self.known = known
         self.reads = reads
         self.query = query
+        self.folded = folded
 
     def translate(self, select: exp.Select, on: Callable[[Scope, exp.Expression], str]) -> tuple[str, Scope]:
-        """The SQL after FROM, and the scope it opens; records which files the query can skip."""
+        """The SQL after FROM, and the scope it opens."""
         found = [self._item(item) for item in items(select)]
         relations = [relation for _, relation in found]
-        self._record(select, relations)
         if not found:
             return "", Scope(())
         sql, visible = found[0][0], [relations[0]]
@@ -142,15 +139,7 @@ class From:
             sql += f" {word} {found[number][0]}" + (f" ON {on(here, join.args['on'])}" if join.args.get("on") else "")
             if word not in ("SEMI JOIN", "ANTI JOIN"):
                 visible.append(relations[number])
-        self._check_commas(select)
         return sql, Scope(tuple(visible))
-
-    def _check_commas(self, select: exp.Select) -> None:
-        # A comma binds less tightly than JOIN in Spark; sqlglot lists both in one row.
-        joins = select.args.get("joins") or []
-        written = [join.kind.upper() == "" and not join.side and not join.args.get("on") for join in joins]
-        if any(written) and not all(written):
-            raise NotProven("commas beside joins are not proven to agree")
 
     def _item(self, node: exp.Expression) -> tuple[str, Relation]:
         alias = self.reads.alias()
@@ -163,40 +152,28 @@ class From:
         if expression is not None and isinstance(node.this, exp.Identifier):
             only(node, "this", "alias")
             return self._derived(expression(), _qualifier(node) or node.name, alias)
-        topic = topic_name(node, self.known.topics)
-        relation = topic_relation(topic, self.known.topics[topic], _qualifier(node) or topic, alias)
-        return f"{quoted(topic)} AS {alias}", relation
+        only(node, "this", "alias", "db")
+        name = table_name(node, self.known.tables)
+        table = self.known.tables[name]
+        if isinstance(table, Folded):
+            return self._derived(self._view(name, table), _qualifier(node) or name, alias)
+        self.reads.table(name)
+        return f"{quoted(name)} AS {alias}", stored_relation(name, table, _qualifier(node) or name, alias)
+
+    def _view(self, name: str, view: Folded) -> Query:
+        try:
+            query, columns = self.folded(view)
+        except NotProven as reason:
+            raise NotProven(f'view "{name}" is made of its states by Spark alone: {reason}') from None
+        self.reads.table(view.states).update(columns)
+        self.reads.sorts |= sorts(view)
+        return query
 
     def _derived(self, query: Query, qualifier: str | None, alias: str) -> tuple[str, Relation]:
         if any(name is None for name, _ in query.columns):
             raise NotProven("an expression without an alias is not proven to be named alike")
         columns = tuple(Column(name or "", f"{alias}.c{n}", of) for n, (name, of) in enumerate(query.columns))
         return f"({query.sql}) AS {alias}", Relation(qualifier, columns)
-
-    def _record(self, select: exp.Select, relations: Sequence[Relation]) -> None:
-        for number, (conditions, relation) in enumerate(zip(applying(select), relations, strict=False)):
-            topic = next((column.topic for column in relation.columns), None)
-            if topic is not None:
-                self.reads.scan(topic, matching(conditions, relations, number, self.known.topics[topic]))
-
-
-def matching(
-    conditions: Sequence[exp.Expression], relations: Sequence[Relation], number: int, schema: Schema
-) -> BooleanExpression:
-    """What the rows of one item of FROM must meet, as far as files can be checked against it."""
-    scope = Scope(tuple(relations))
-
-    def resolve(node: exp.Expression) -> NestedField | None:
-        if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star):
-            return None
-        column, fields = scope.resolve([part.name for part in node.parts])
-        mine = not fields and any(column is own for own in relations[number].columns)
-        return schema.find_field(column.name) if mine else None
-
-    every: BooleanExpression = AlwaysTrue()
-    for condition in conditions:
-        every = And(every, kept(condition, resolve))
-    return every
 
 
 def _qualifier(node: exp.Expression) -> str | None:

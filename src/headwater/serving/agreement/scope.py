@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
 
-from headwater.serving.agreement.values import NotProven, Typed
+from headwater.serving.agreement.values import Ambiguous, NotProven, Typed
 
 
 def quoted(name: str) -> str:
@@ -22,18 +25,29 @@ def text_literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+@dataclass(eq=False, slots=True)
+class Reference:
+    """One place where a query reads a stored table, and what rows must meet there to have an effect on the result."""
+
+    table: str
+    schema: Schema
+    filter: BooleanExpression = AlwaysTrue()  # noqa: RUF009  a value without parts
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column that a relation offers; `topic` and `origin` name the stored column it is, if it is one.
+    """A column that a relation offers; `table` and `origin` name the stored column it is, if it is one.
 
-    A column of a type that is not proven has no type: it is in the way of nothing until it is read.
+    A column of a type that is not proven has no type: it is in the way of nothing until it is read. `stored` are the
+    stored columns whose values it has, each row the value of the row below it: several below a set operation.
     """
 
     name: str
     sql: str
     type: pa.DataType | None
-    topic: str | None = None
+    table: str | None = None
     origin: str | None = None
+    stored: tuple[tuple[Reference, NestedField], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +77,10 @@ class Scope:
         if not found:
             used = 1
             found = [c for r in self.relations for c in r.named(low[0])]
-        if len(found) != 1:
-            problem = "is ambiguous" if found else "does not exist"
-            raise NotProven(f'column "{".".join(parts)}" {problem}')
+        if len(found) > 1:
+            raise Ambiguous(f'column "{".".join(parts)}" is ambiguous')
+        if not found:
+            raise NotProven(f'column "{".".join(parts)}" does not exist')
         return found[0], parts[used:]
 
     def star(self, qualifier: str | None) -> list[Column]:

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
+from pyiceberg.schema import Schema
+
+from headwater.errors import HeadwaterError
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A view: Spark SQL that makes its rows of the stored table `states`, which it calls STATES."""
+
+    sql: str
+    states: str
+    schema: Schema = field(hash=False)
+
+
+Tables = Mapping[str, Schema | Folded]
+"""What a query may name: stored tables by their schemas, and views. It may read a table when it is asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +35,7 @@ class OutputColumn:
 
 @dataclass(frozen=True, slots=True)
 class ScanNeeds:
-    """What a query needs of one topic: top-level columns, and a filter no stricter than the query."""
+    """What a query needs of one stored table: top-level columns, and a filter no stricter than the query."""
 
     columns: frozenset[str]
     filter: BooleanExpression
@@ -33,9 +49,9 @@ CHECK = "left to spark: "
 class Agreed:
     """DuckDB SQL that gives Spark's answer, or raises.
 
-    `sql` names topics by quoted identifiers; its columns are `output` by position. Where the engines differ for some
-    values only, the text checks the values and raises: after any error of DuckDB, Spark is to be asked. `checked` says
-    that there are such checks, so that a caller can wait for the last row before it passes on the first one.
+    `sql` names stored tables by quoted identifiers; its columns are `output` by position. Where the engines differ for
+    some values only, the text checks the values and raises: after any error of DuckDB, Spark is to be asked. `checked`
+    says that there are such checks, so that a caller can wait for the last row before it passes on the first one.
     """
 
     sql: str
@@ -52,8 +68,21 @@ class Unproven:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """What the user got wrong, which Spark would refuse as well; `[start, end)` is where in the text, if known."""
+
+    error: HeadwaterError
+    start: int | None = None
+    end: int | None = None
+
+
 class NotProven(Exception):
     """Ends a translation; its message becomes the reason of `Unproven`."""
+
+
+class Ambiguous(NotProven):
+    """The same, for a name that two tables have: no alias of that name is then looked at."""
 
 
 MAX_TEXT = 100_000

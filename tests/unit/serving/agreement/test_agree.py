@@ -113,9 +113,7 @@ def test_a_nested_type_that_spark_shows_differently_is_not_proven_but_in_nobodys
     ("text", "expected"),
     [
         ("select regexp_replace(customer, 'a', 'b') from orders", 'function "regexp_replace" is not proven to agree'),
-        ("select nothing from orders", 'column "nothing" does not exist'),
-        ("select 1 from payments", 'table "payments" does not exist'),
-        ("select customer from orders a, customers b", 'column "customer" is ambiguous'),
+        ("select a.nothing.more from orders", 'column "a.nothing.more" does not exist'),
         ("select customer, total from orders group by customer", 'column "total" is neither grouped nor aggregated'),
         ("select 'a\\nb'", "escapes in string literals are not proven to agree"),
         ("select 1; select 2", "the text is not one statement"),

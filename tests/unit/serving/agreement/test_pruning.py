@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import duckdb
 import pytest
@@ -31,9 +34,10 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 from pyiceberg.manifest import DataFile
-from pyiceberg.types import DoubleType, FloatType, PrimitiveType
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, FloatType, IntegerType, LongType, NestedField, PrimitiveType
 
-from headwater.serving.agreement import Agreed, agree, scan_needs
+from headwater.serving.agreement import Agreed, Folded, Unproven, agree, scan_needs
 
 
 def _integration(name: str) -> Any:
@@ -98,7 +102,14 @@ def filter_of(text: str, topic: str = "events") -> BooleanExpression:
         ("i = 5L", AlwaysTrue()),
         ("date(ts) <= '2026-01-01'", LessThan("ts", "2026-01-02T00:00:00+00:00")),
         ("i in (select k from people)", AlwaysTrue()),
-        ("u = '00000000-0000-0000-0000-000000000000'", AlwaysTrue()),
+        (f"u = '{UUID(int=255)}'", EqualTo("u", str(UUID(int=255)))),
+        (f"u < '{UUID(int=255)}'", LessThan("u", str(UUID(int=255)))),
+        (f"u = '{str(UUID(int=255)).upper()}'", AlwaysTrue()),
+        (f"u = '{UUID(int=255).hex}'", AlwaysTrue()),
+        ("u = 'x'", AlwaysTrue()),
+        ("b and not (b and i = 1)", And(EqualTo("b", True), Or(EqualTo("b", False), NotEqualTo("i", 1)))),
+        ("p = 12345678901234567890123456789012345678901234567890", AlwaysTrue()),
+        ("w = 12345678901234567890123456789012.5", EqualTo("w", Decimal("12345678901234567890123456789012.500000"))),
     ],
 )
 def test_a_condition_becomes_a_filter(condition: str, expected: BooleanExpression) -> None:
@@ -111,8 +122,14 @@ ONE, TWO = EqualTo("i", 1), EqualTo("k", 2)
 @pytest.mark.parametrize(
     ("text", "events", "people"),
     [
-        ("select 1 from events e join people p on e.k = p.k and e.i = 1 and p.k = 2", ONE, TWO),
-        ("select 1 from events e join people p on e.k = p.k where e.i = 1 and p.k = 2", ONE, TWO),
+        ("select 1 from events e join people p on e.k = p.k and e.i = 1 and p.k = 2", And(ONE, TWO), TWO),
+        ("select 1 from events e join people p on e.k = p.k where e.i = 1 and p.k = 2", And(ONE, TWO), TWO),
+        ("select 1 from events e join people p on p.k <=> e.k where e.k = 2", TWO, TWO),
+        ("select 1 from events e left join people p on e.k = p.k where e.k = 2", TWO, TWO),
+        ("select 1 from events e left semi join people p on e.i = 1 and e.k <=> p.k where e.k = 2", And(ONE, TWO), TWO),
+        ("select 1 from events e left anti join people p on e.k <=> p.k where e.k = 2", TWO, TWO),
+        ("select 1 from events e right join people p on e.k = p.k where e.k = 2", AlwaysTrue(), AlwaysTrue()),
+        ("select 1 from events e left anti join people p on e.k = p.k or e.i = 1 where e.k = 2", TWO, AlwaysTrue()),
         ("select 1 from events e, people p where e.i = 1 and p.k = 2", ONE, TWO),
         ("select 1 from events e left join people p on e.i = 1 and p.k = 2", AlwaysTrue(), TWO),
         ("select 1 from events e left join people p on e.k = p.k where e.i = 1 and p.k is null", ONE, AlwaysTrue()),
@@ -140,9 +157,87 @@ def test_several_references_are_kept_by_any() -> None:
     assert filter_of("select (select max(i) from events) from events where i = 1") == AlwaysTrue()
 
 
-def test_filters_outside_a_subquery_stay_outside() -> None:
-    assert filter_of("select * from (select i from events limit 5) where i = 1") == AlwaysTrue()
-    assert filter_of("select * from (select i from events where i = 1) where i > 0") == ONE
+@pytest.mark.parametrize(
+    ("text", "events"),
+    [
+        ("select * from (select i from events where k = 2) where i = 1", And(TWO, ONE)),
+        ("select * from (select * from events) e where e.i = 1", ONE),
+        ("select * from (select k as a, i as b from events) where b = 1", ONE),
+        ("select * from (select cast(i as int) as a from events) where a = 1", ONE),
+        ("select * from (select i, count(*) as n from events group by i) where i = 1 and n = 2", ONE),
+        ("select * from (select i, count(*) as n from events group by 1) where i = 1 and n = 2", ONE),
+        ("select * from (select i, k, rand() from events group by all) where i = 1", ONE),
+        ("select * from (select distinct i from events) where i = 1", ONE),
+        ("with c as (select i, k from events) select * from c where i = 1", ONE),
+        ("with c (a, b) as (select i, k from events) select * from c where a = 1", ONE),
+        ("with c as (select i, k from events) select 1 from c x join c y on x.i = 1 and y.k = 2", Or(ONE, TWO)),
+        ("select * from (select i, k from events union all select i, k from events) where i = 1", Or(ONE, ONE)),
+        ("select id from events lateral view explode(tags) x as tag where i = 1", ONE),
+        ("select * from (select i from events limit 5) where i = 1", AlwaysTrue()),
+        ("select * from (select i from events tablesample (5 rows)) where i = 1", AlwaysTrue()),
+        ("select * from (select cast(i as bigint) as a from events) where a = 1", AlwaysTrue()),
+        ("select * from (select i + 0 as a from events) where a = 1", AlwaysTrue()),
+        ("select * from (select i, count(*) from events group by i with rollup) where i is null", AlwaysTrue()),
+        ("select * from (select i, count(*) from events group by cube (i, k)) where i is null", AlwaysTrue()),
+        ("select * from (select i, k from events group by grouping sets ((i), (k))) where i is null", AlwaysTrue()),
+        ("select * from (select i, rank() over (order by k) as r from events) where i = 1", AlwaysTrue()),
+        ("select * from (select i from events qualify rank() over (order by k) = 1) where i = 1", AlwaysTrue()),
+        ("select * from (select e.i from people p left join events e on p.k = e.k) where i is null", AlwaysTrue()),
+        ("select * from (select i from events union all select 'a') where i = 1", AlwaysTrue()),
+        ("select * from (select k from events union all select s from events) where k = '9'", AlwaysTrue()),
+        ("select * from (select * from events join people using (k)) where i = 1", AlwaysTrue()),
+        (
+            "with recursive c as (select i from events union select i from c) select * from c where i = 1",
+            AlwaysTrue(),
+        ),
+        ("select i from events where exists (select 1 from people where people.k = events.k and i = 1)", AlwaysTrue()),
+    ],
+)
+def test_conditions_reach_through_queries_that_let_them(text: str, events: BooleanExpression) -> None:
+    assert filter_of(text) == events
+
+
+def test_a_condition_in_a_subquery_is_about_its_own_tables() -> None:
+    text = "select i from events where exists (select 1 from people p where p.k = events.k and p.k = 2 and i = 1)"
+    assert (filter_of(text), filter_of(text, "people")) == (AlwaysTrue(), TWO)
+
+
+VIEW = Folded(
+    "SELECT `v.i` AS `i`, CAST(`v.n` AS BIGINT) AS `n` FROM (SELECT `v.i` AS `v.i`, SUM(`v.n`) AS `v.n` FROM "
+    "(SELECT `k` AS `v.i`, `__n` AS `v.n` FROM `__states`) GROUP BY 1) WHERE `v.n` > 0",
+    "views.v",
+    Schema(NestedField(1, "k", IntegerType()), NestedField(2, "__n", LongType())),
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select * from v where i = 2 and n = 7",
+        "select * from (select i as a from v) where a = 2",
+        "with c as (select * from v) select 1 from c join events e on c.i = e.i where c.i = 2",
+        "select hll_sketch_estimate(hll_sketch_agg(n)) from v where i = 2",
+    ],
+)
+def test_a_condition_on_a_views_key_reaches_its_states(text: str) -> None:
+    needs = scan_needs(text, {**tables.SCHEMAS, "v": VIEW})["views.v"]
+    assert needs.filter == TWO
+    assert needs.columns == {"k", "__n"}
+
+
+def test_a_view_that_only_spark_makes_is_skipped_by_its_keys_too() -> None:
+    view = replace(VIEW, sql=VIEW.sql.replace("SUM(`v.n`)", "HLL_UNION_AGG(`v.n`)"))
+    verdict = agree("select * from v where i = 2", {"v": view})
+    assert verdict == Unproven(
+        'view "v" is made of its states by Spark alone: function "hll_union_agg" is not proven to agree'
+    )
+    assert scan_needs("select * from v where i = 2", {"v": view})["views.v"].filter == TWO
+
+
+def test_tables_that_are_read_in_too_many_ways_are_not_filtered() -> None:
+    steps = [f"c{n + 1} as (select x.i from c{n} x join c{n} y on x.i = y.i)" for n in range(12)]
+    text = f"with c0 as (select i from events), {', '.join(steps)} select * from c12 where i = 1"
+    assert filter_of(text) == AlwaysTrue()
 
 
 def test_conditions_on_groups_stay_outside() -> None:

@@ -1,0 +1,86 @@
+"""Records on their way in: stored in the log on request, committed to the tables on request, both counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from headwater.catalog.topics import Topics
+from headwater.errors import Backpressure, RecordsRejected, TopicNotFound
+from headwater.observability.metrics import Metrics
+from headwater.topics.ingest import Ingested, Ingester
+from headwater.topics.ingest_loop import record
+from headwater.topics.log import Log
+from headwater.topics.produce import Ack, Format, Producer, Source
+
+
+class Intake:
+    """Appends and flushes of one lake."""
+
+    def __init__(
+        self, topics: Topics, log: Log, producer: Producer, ingester: Ingester, metrics: Metrics, *, auto_flush: bool
+    ) -> None:
+        self._topics = topics
+        self._log = log
+        self._producer = producer
+        self._ingester = ingester
+        self._metrics = metrics
+        self._auto_flush = auto_flush
+
+    def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source, *, wait: bool) -> Ack:
+        """Store one request; with `wait` and the setting auto_flush, a full log is committed to the table first."""
+        started = time.perf_counter()
+        wait = wait and self._auto_flush
+        blocks = list(blocks) if wait else blocks
+        try:
+            ack = self._producer.append(name, blocks, format, source)
+        except RecordsRejected as rejected:
+            self._metrics.rejected.labels(name).inc(rejected.data.get("rejected", 0))
+            raise
+        except Backpressure:
+            self._metrics.backpressure.inc()
+            if not wait:
+                raise
+            self.flush()
+            ack = self._producer.append(name, blocks, format, source)
+        self._metrics.append_seconds.observe(time.perf_counter() - started)
+        self._count(ack)
+        return ack
+
+    def _count(self, ack: Ack) -> None:
+        if ack.repeated:
+            self._metrics.repeated.labels(ack.topic).inc()
+            return
+        self._metrics.records.labels(ack.topic).inc(ack.rows)
+        if ack.duplicates:
+            self._metrics.duplicates.labels(ack.topic).inc(ack.duplicates)
+        if ack.dead:
+            self._metrics.dead.labels(ack.topic).inc(ack.dead)
+
+    def flush(self, name: str | None = None, progress: Callable[[Ingested], None] = lambda _: None) -> list[Ingested]:
+        """Commit what waits in the log of the topic, or of all topics, now."""
+        if name is None:
+            self.forget_dropped()
+
+        def counted(done: Ingested) -> None:
+            record(self._metrics, done)
+            progress(done)
+
+        if name is not None:
+            return self._ingester.drain(name, counted)
+        return [done for topic in self._topics.all() for done in self._drain_if_there(topic.name, counted)]
+
+    def _drain_if_there(self, name: str, counted: Callable[[Ingested], None]) -> list[Ingested]:
+        try:
+            return self._ingester.drain(name, counted)
+        except TopicNotFound:  # dropped since it was listed
+            return []
+
+    def forget_dropped(self) -> None:
+        """Drop from the log what a crash in DROP TOPIC left there."""
+        waiting = self._log.waiting()  # before the catalog is read: a topic is there before its first record is here
+        known = {topic.id for topic in self._topics.all()} if waiting else set()
+        for topic in waiting:
+            if topic.id not in known:
+                self._log.drop(topic)

@@ -1,0 +1,346 @@
+"""A lake's life, and which part of it answers a statement."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, assert_never
+
+from headwater.catalog.iceberg import Tables, create_catalog_file, file_location, open_catalog
+from headwater.catalog.topics import Topics
+from headwater.catalog.views import View, Views
+from headwater.config import LakePaths, Settings, load_settings
+from headwater.engine.handle import TopicHandle
+from headwater.engine.intake import Intake
+from headwater.engine.row_statements import RowStatements
+from headwater.engine.topic_statements import TopicStatements
+from headwater.engine.view_handle import ViewHandle
+from headwater.errors import InvalidOption, LakeExists
+from headwater.observability.metrics import Metrics
+from headwater.serving.duck import Duck
+from headwater.serving.query import Cancel, Queries
+from headwater.serving.result import Result
+from headwater.spark.session import PRELOAD, SparkEngine, SparkSettings, SparkState, start
+from headwater.sql.parse import parse, parse_script
+from headwater.sql.statements import (
+    CreateTopic,
+    CreateView,
+    DeleteRows,
+    DescribeTopic,
+    DropTopic,
+    Explain,
+    FlushTopic,
+    Query,
+    RefreshView,
+    ShowTopics,
+    Statement,
+    UpdateRows,
+    ViewStatement,
+)
+from headwater.sql.view_definition import checked_view
+from headwater.storage.scan import ManifestCache
+from headwater.topics.ingest import Ingested, Ingester
+from headwater.topics.ingest_loop import IngestLoop
+from headwater.topics.log_sqlite import SqliteLog
+from headwater.topics.produce import Ack, Format, Producer, Source
+from headwater.topics.rewrite import Rewriter
+from headwater.types import TOPICS, TopicDefinition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headwater.engine.view_room import ViewRoom
+
+CONFIG_TEXT = """\
+# Settings of this lake; docs/reference/settings.md lists them all.
+# HEADWATER_* variables override them.
+"""
+
+
+class Lake:
+    """An open lake. Threads may share it; several processes may open the same folder."""
+
+    def __init__(self, paths: LakePaths, settings: Settings) -> None:
+        self.paths = paths
+        self.settings = settings
+        self.metrics = Metrics()
+        self._lock = threading.Lock()
+        self._loop: IngestLoop | None = None
+        self._background = ExitStack()
+        self._spark = SparkEngine(self._start_spark)
+        self._opened_duck: Duck | None = None
+        self._closed = False
+        self._tables = Tables(paths.catalog, paths.warehouse, settings.busy_timeout)
+        self.topics = Topics(self._tables)
+        self.log = SqliteLog(
+            paths.state,
+            busy_timeout=settings.busy_timeout,
+            max_tail_bytes=settings.max_tail_bytes,
+            producer_horizon=settings.producer_horizon,
+        )
+        producer = Producer(
+            self.topics, self.log, max_rejects=settings.max_reported_rejects, max_body_bytes=settings.max_body_bytes
+        )
+        self._ingester = Ingester(
+            self.topics,
+            self.log,
+            paths.state,
+            lambda: self.spark,
+            max_bytes=settings.ingest_max_bytes,
+            on_commit=self._committed,
+        )
+        self._intake = Intake(
+            self.topics, self.log, producer, self._ingester, self.metrics, auto_flush=settings.auto_flush
+        )
+        self.views = Views(self._tables)
+        self._opened_views: ViewRoom | None = None
+        self._topic_statements = TopicStatements(self.topics, self.views, self.log, self._intake)
+        manifests = ManifestCache()
+        rewriter = Rewriter(self.topics, manifests, self.flush, lambda: self.spark)
+        self._row_statements = RowStatements(self.topics, self.log, manifests, rewriter)
+        self._queries = Queries(
+            self.topics,
+            self.views,
+            self.log,
+            self._duck,
+            lambda: self.spark,
+            self.metrics,
+            duckdb_max_bytes=settings.duckdb_max_bytes,
+            max_rows=settings.query_max_rows,
+            timeout=settings.query_timeout,
+            before_read=self._before_read,
+            fresh_frame=lambda session, name: self.view_room.fresh(session, name),
+        )
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def init(cls, path: str | Path, **settings: Any) -> Self:
+        """Create a lake in the folder `path` (made if missing) and open it; LakeExists if there is one."""
+        paths = LakePaths(Path(path).resolve())
+        if paths.config.exists():
+            raise LakeExists(f'"{path}" is a lake already', hint=f"Open it: `headwater -C {path} ...`.")
+        paths.warehouse.mkdir(parents=True, exist_ok=True)
+        loaded = load_settings(None, **settings)
+        create_catalog_file(paths.catalog, loaded.busy_timeout)
+        catalog = open_catalog(paths.catalog, paths.warehouse, loaded.busy_timeout)
+        catalog.create_namespace_if_not_exists(TOPICS)
+        catalog.close()
+        paths.config.write_text(CONFIG_TEXT)  # last: a folder with this file is a complete lake
+        return cls(paths, loaded)
+
+    @classmethod
+    def open(cls, path: str | Path = ".", **settings: Any) -> Self:
+        """Open the lake in the folder `path`."""
+        paths = LakePaths.existing(path)
+        return cls(paths, load_settings(paths.config, **settings))
+
+    def close(self) -> None:
+        """Stop background work, Spark and the log. What was acknowledged is on disk already."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        with ExitStack() as parts:  # the last one first; each of them, whatever another raises
+            parts.callback(self._tables.close)
+            parts.callback(self.log.close)
+            if self._opened_views is not None:
+                parts.callback(self._opened_views.close)
+            if self._opened_duck is not None:
+                parts.callback(self._opened_duck.close)
+            parts.callback(self._spark.stop)
+            parts.callback(self._background.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start_ingest(self) -> None:
+        """Ingest in the background until the lake is closed."""
+        from headwater.state.leases import Leases, open_state
+
+        self._intake.forget_dropped()
+        holder = f"{socket.gethostname()}:{os.getpid()}:{id(self)}"
+        state = open_state(self.paths.state, self.settings.busy_timeout)
+        leases = Leases(state, holder, self.settings.lease_ttl)
+        self._loop = IngestLoop(
+            self.topics,
+            self.log,
+            self._ingester,
+            leases,
+            self.metrics,
+            poll=self.settings.ingest_poll,
+        )
+        self._loop.start()
+        self._background.callback(state.dispose)
+        self._background.callback(self._loop.stop)
+
+    def start_background(self) -> None:
+        """Ingest, and keep views fresh, until the lake is closed: what `headwater serve` does."""
+        self.start_ingest()
+        self.view_room.refreshing.start()
+        self._background.callback(self.view_room.refreshing.stop)
+
+    def _before_read(self, views: Sequence[View]) -> None:
+        """A query is about to read these views: those that are refreshed on query are, if they are too stale."""
+        if any(view.definition.options.mode == "on_query" for view in views):
+            self.view_room.refreshing.before_read(views)
+
+    def _committed(self) -> None:
+        """A topic has moved: views that follow at once do so."""
+        if self._opened_views is not None:
+            self._opened_views.refreshing.wake()
+
+    # -- engines ------------------------------------------------------------------------------------------------
+
+    @property
+    def spark(self) -> SparkSession:
+        """The lake's Spark session, started on first use; tables are in the catalog `lake`."""
+        return self._spark.session
+
+    @property
+    def spark_state(self) -> SparkState:
+        """How far Spark is; asking does not start it."""
+        return self._spark.state
+
+    def _start_spark(self) -> SparkSession:
+        from headwater.spark.java import find_java
+        from headwater.spark.packages import ensure_packages
+
+        settings = SparkSettings(
+            warehouse=file_location(self.paths.warehouse),
+            catalog_uri=f"jdbc:sqlite:file:{self.paths.catalog}?busy_timeout=30000&journal_mode=WAL",
+            scratch=self.paths.scratch,
+            master=self.settings.spark_master,
+            driver_memory=self.settings.spark_memory,
+            preload=(*PRELOAD, "headwater.topics.ingest", "headwater.topics.log_entries", "headwater.state.sqlite"),
+            extra=self.settings.spark_conf,
+        )
+        return start(settings, ensure_packages(self.settings.cache, _say, find_java()))
+
+    def _duck(self) -> Duck:
+        with self._lock:
+            if self._opened_duck is None:
+                self._opened_duck = Duck(
+                    self.paths.warehouse,
+                    self.settings.query_memory,
+                    self.paths.scratch,
+                    verify=self.settings.verify_checksums,
+                )
+            return self._opened_duck
+
+    @property
+    def view_room(self) -> ViewRoom:
+        """What keeps the views, opened on first use: a lake without any does not pay for it."""
+        from headwater.engine.view_room import ViewRoom
+
+        with self._lock:
+            if self._opened_views is None:
+                self._opened_views = ViewRoom(
+                    self.paths,
+                    self.settings,
+                    self.topics,
+                    self.views,
+                    self.log,
+                    self._intake,
+                    lambda: self.spark,
+                    self.metrics,
+                )
+            return self._opened_views
+
+    # -- statements ---------------------------------------------------------------------------------------------
+
+    def sql(self, text: str, **options: Any) -> Result:
+        """Run one statement of any kind; `options` (engine, tail, max_rows, timeout) are a query's."""
+        statement = parse(text)
+        return self.execute(_with_options(statement, options) if options else statement)
+
+    def script(self, text: str) -> list[Result]:
+        """Run statements separated by semicolons, each finished before the next begins."""
+        results = []
+        for statement in parse_script(text):
+            result = self.execute(statement)
+            result.arrow()
+            results.append(result)
+        return results
+
+    def execute(self, statement: Statement, cancel: Cancel | None = None) -> Result:
+        """Run a statement value: the one path that every surface takes."""
+        if isinstance(statement, ViewStatement):
+            return self.view_room.statements.run(statement)
+        match statement:
+            case Query():
+                return self._queries.run(statement, cancel)
+            case Explain(query, analyze):
+                return self._queries.explain(query, analyze=analyze, cancel=cancel)
+            case CreateTopic() | DropTopic() | ShowTopics() | DescribeTopic() | FlushTopic():
+                return self._topic_statements.run(statement)
+            case DeleteRows() | UpdateRows():
+                return self._row_statements.run(statement, cancel)
+            case _:
+                assert_never(statement)
+
+    # -- topics -------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicHandle:
+        """The topic `name`, which must exist."""
+        return TopicHandle(self, self.topics.load(name).name)
+
+    def create_topic(self, definition: TopicDefinition, *, if_not_exists: bool = False) -> TopicHandle:
+        """Create a topic from a definition value."""
+        self.execute(CreateTopic(definition, if_not_exists))
+        return self.topic(definition.name)
+
+    def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source, *, wait: bool = True) -> Ack:
+        """Store one request. In process, a full log is committed to the table first (setting auto_flush)."""
+        return self._intake.append(name, blocks, format, source, wait=wait)
+
+    def flush(self, name: str | None = None, progress: Callable[[Ingested], None] = lambda _: None) -> list[Ingested]:
+        """Commit what waits in the log now."""
+        return self._intake.flush(name, progress)
+
+    # -- views --------------------------------------------------------------------------------------------------
+
+    def view(self, name: str) -> ViewHandle:
+        """The materialized view `name`, which must exist."""
+        return ViewHandle(self, self.views.load(name).name)
+
+    def create_view(
+        self, name: str, query: str, *, or_replace: bool = False, if_not_exists: bool = False, **options: object
+    ) -> ViewHandle:
+        """Create a materialized view and compute it; `options` are those that WITH takes."""
+        self.execute(CreateView(checked_view(name, query, options), or_replace, if_not_exists))
+        return self.view(name)
+
+    def refresh_view(
+        self, statement: RefreshView, progress: Callable[[Mapping[str, Any]], None] = lambda _: None
+    ) -> Result:
+        """Refresh a view, and those below it; `progress` hears of each plan before it is run."""
+        return self.view_room.statements.refresh(statement, progress)
+
+    def measure_views(self) -> None:
+        """Bring the metrics of how far views are behind up to date, from metadata alone."""
+        if self._opened_views is not None or self.views.names():
+            self.view_room.measure()
+
+
+def _with_options(statement: Statement, options: Mapping[str, Any]) -> Statement:
+    match statement:
+        case Query():
+            return replace(statement, **options)
+        case Explain(query):
+            return replace(statement, query=replace(query, **options))
+    raise InvalidOption(f'option "{next(iter(options))}" is a query\'s', detail="This statement takes no options.")
+
+
+def _say(line: str) -> None:
+    """A line of progress for work that happens once on a machine: fetching JVM packages."""
+    sys.stderr.write(f"headwater: {line}\n")

@@ -1,0 +1,96 @@
+"""The statements about topics: CREATE, DROP, SHOW, DESCRIBE and FLUSH, each answered by a small result."""
+
+from __future__ import annotations
+
+import shutil
+from typing import assert_never
+
+from headwater.catalog.topics import Topic, Topics
+from headwater.catalog.views import Views
+from headwater.engine.intake import Intake
+from headwater.errors import TopicExists, TopicNotFound, ViewExists, ViewInUse
+from headwater.serving.result import Result
+from headwater.serving.topic_answers import described, flushed, listed
+from headwater.sql.definition import notices
+from headwater.sql.statements import CreateTopic, DescribeTopic, DropTopic, FlushTopic, ShowTopics
+from headwater.storage.writer import local_path
+from headwater.topics.dead_letters import dead_definition
+from headwater.topics.describe import description, summary
+from headwater.topics.ingest import log_topic
+from headwater.topics.log import Log
+from headwater.types import DEAD_SUFFIX, TableName, TopicDefinition
+
+TopicStatement = CreateTopic | DropTopic | ShowTopics | DescribeTopic | FlushTopic
+
+
+class TopicStatements:
+    """Answers statements about the topics of one lake."""
+
+    def __init__(self, topics: Topics, views: Views, log: Log, intake: Intake) -> None:
+        self._topics = topics
+        self._views = views
+        self._log = log
+        self._intake = intake
+
+    def run(self, statement: TopicStatement) -> Result:
+        match statement:
+            case CreateTopic(definition, if_not_exists):
+                return self._create(definition, if_not_exists)
+            case DropTopic(name, if_exists):
+                return self._drop(name, if_exists)
+            case ShowTopics():
+                return listed([summary(topic, self._log) for topic in self._topics.all()])
+            case DescribeTopic(name):
+                return described(description(self._topics.load(name), self._log))
+            case FlushTopic(only):
+                return flushed(self._intake.flush(only))
+            case _:
+                assert_never(statement)
+
+    def _create(self, definition: TopicDefinition, if_not_exists: bool) -> Result:
+        name = definition.name
+        if self._views.exists(name):
+            raise ViewExists(f'"{name}" is a materialized view', hint="Views and topics share their names.")
+        try:
+            if definition.options.on_invalid == "dead_letter":
+                self._create_dead(name)
+            self._topics.create(definition)
+        except TopicExists:
+            if not if_not_exists:
+                raise
+            return Result.done(f'topic "{name}" exists already')
+        return Result.done(f'topic "{name}" created', notices(definition))
+
+    def _create_dead(self, name: str) -> None:
+        # Before the topic itself: a topic that promises dead letters always has them.
+        if not self._topics.exists(name) and not self._topics.exists(name + DEAD_SUFFIX):
+            self._topics.create(dead_definition(name))
+
+    def _drop(self, name: str, if_exists: bool) -> Result:
+        try:
+            topic = self._topics.load(name)
+            self._check_unread(name)
+            self._drop_one(topic)
+        except TopicNotFound:
+            if not if_exists:
+                raise
+            return Result.done(f'topic "{name}" does not exist')
+        if self._topics.exists(name + DEAD_SUFFIX):
+            self._drop_one(self._topics.load(name + DEAD_SUFFIX))
+        return Result.done(f'topic "{name}" dropped')
+
+    def _check_unread(self, name: str) -> None:
+        """ViewInUse while views read the topic or its dead letters, which go with it."""
+        tables = (TableName.topic(name), TableName.topic(name + DEAD_SUFFIX))
+        if readers := sorted({view.name for table in tables for view in self._views.readers_of(table)}):
+            raise ViewInUse(
+                f'topic "{name}" is read by materialized views',
+                detail=f"They are: {', '.join(readers)}.",
+                hint="Drop those first.",
+                views=readers,
+            )
+
+    def _drop_one(self, topic: Topic) -> None:
+        self._topics.drop(topic.name)
+        self._log.drop(log_topic(topic))
+        shutil.rmtree(local_path(topic.table.location()), ignore_errors=True)

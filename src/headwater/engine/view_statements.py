@@ -1,0 +1,143 @@
+"""The statements about materialized views, each answered by a small result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, assert_never
+
+from headwater.errors import ViewExists, ViewNotFound
+from headwater.serving import view_answers
+from headwater.serving.result import Result
+from headwater.sql.statements import (
+    AlterView,
+    CompactView,
+    CreateView,
+    DescribeView,
+    DropView,
+    ExplainCreateView,
+    ExplainRefresh,
+    RefreshView,
+    ShowRefreshes,
+    ShowViews,
+    Verify,
+    VerifyView,
+    ViewStatement,
+)
+from headwater.sql.view_options import view_notices
+from headwater.types import TOPICS, ViewDefinition
+from headwater.views.define import define
+from headwater.views.describe import ViewReader, compacted, refreshed, verified
+from headwater.views.explain import describe, describe_defined, kept, render, render_defined
+from headwater.views.history import History
+from headwater.views.layout import Layout
+from headwater.views.plan import RefreshPlan
+from headwater.views.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Progress = Callable[[Mapping[str, Any]], None]
+
+
+class ViewStatements:
+    """Answers statements about the views of one lake."""
+
+    def __init__(self, upkeep: Upkeep, reader: ViewReader, history: History, spark: Callable[[], SparkSession]) -> None:
+        self._upkeep = upkeep
+        self._spark = spark
+        self._views = upkeep.views
+        self._reader = reader
+        self._history = history
+
+    def run(self, statement: ViewStatement) -> Result:
+        match statement:
+            case CreateView():
+                return self._create(statement)
+            case ExplainCreateView(definition):
+                return self._explain_create(definition)
+            case DropView(name, if_exists):
+                return self._drop(name, if_exists)
+            case AlterView(name, values):
+                view = self._upkeep.alter(name, values)
+                return Result.done(f'materialized view "{name}" altered', view_notices(view.definition.options))
+            case ShowViews():
+                return view_answers.listed(self._reader.summaries())
+            case DescribeView(name):
+                return view_answers.described(self._reader.description(name))
+            case RefreshView():
+                return self.refresh(statement)
+            case VerifyView(name, sample):
+                return view_answers.verified(self.verify(name, sample))
+            case ExplainRefresh(name, full):
+                return self._explain(name, full)
+            case ShowRefreshes(only, limit):
+                return view_answers.recorded(self._reader.history(only, limit))
+            case CompactView(name):
+                return view_answers.compacted(compacted(self._upkeep.compact(name)))
+            case _:
+                assert_never(statement)
+
+    def refresh(self, statement: RefreshView, progress: Progress = lambda _: None) -> Result:
+        """Refresh, and verify if asked; `progress` hears of each plan before it is run."""
+
+        def planned(plan: RefreshPlan) -> None:
+            said = describe(plan)
+            progress({key: said[key] for key in ("view", "method", "reason", "rows", "full_rows")})
+
+        done = self._upkeep.refresh(statement.name, full=statement.full, progress=planned)
+        outcome = self._verified(statement.name, statement.verify)
+        return view_answers.refreshed([refreshed(each) for each in done], outcome)
+
+    def _verified(self, name: str, asked: Verify | None) -> dict[str, Any] | None:
+        return None if asked is None else self.verify(name, asked.sample)
+
+    def verify(self, name: str, sample: int | None) -> dict[str, Any]:
+        """Compare the view with its query, and note the outcome beside the refresh that it is about."""
+        outcome = self._upkeep.verify(name, sample)
+        self._history.verified(name, outcome.snapshot_id, "equal" if outcome.equal else "different")
+        return verified(outcome)
+
+    def _create(self, statement: CreateView) -> Result:
+        definition = statement.definition
+        name, existed = definition.name, self._views.exists(definition.name)
+        try:
+            (self._upkeep.replace if statement.or_replace else self._upkeep.create)(definition)
+        except ViewExists:
+            if not statement.if_not_exists:
+                raise
+            return Result.done(f'materialized view "{name}" exists already')
+        layout = Layout.from_json(self._views.load(name).layout)
+        notices = (kept(layout, definition.options), *view_notices(definition.options))
+        status = f'materialized view "{name}" {"replaced" if existed else "created"}'
+        return Result.done(status, notices)
+
+    def _explain_create(self, definition: ViewDefinition) -> Result:
+        defined = define(definition, self._upkeep.sources, self._spark())
+        return view_answers.explained(
+            render_defined(defined), describe_defined(defined), view_notices(definition.options)
+        )
+
+    def _drop(self, name: str, if_exists: bool) -> Result:
+        try:
+            self._upkeep.drop(name)
+        except ViewNotFound:
+            if not if_exists:
+                raise
+            return Result.done(f'materialized view "{name}" does not exist')
+        self._history.forget(name)
+        return Result.done(f'materialized view "{name}" dropped')
+
+    def _explain(self, name: str, full: bool) -> Result:
+        plan = self._upkeep.plan(name, method="full" if full else None)
+        *below, _ = order = self._upkeep.lineage(name)
+        topics = {source.table for view in order for source in view.sources if source.table.namespace == TOPICS}
+        first = [
+            f'The log has {rows:,} more records of "{topic}", which a refresh commits first.'
+            for topic, rows in self._reader.waiting(sorted(topics)).items()
+        ]
+        first += [
+            f'"{view.name}" is refreshed first: {said.chosen}.'
+            for view in below
+            if (said := self._upkeep.plan(view.name)).method != "skip"
+        ]
+        return view_answers.explained(render(plan), describe(plan), first)
