@@ -277,6 +277,12 @@ select c, max(k) - min(k) as spread from events group by c order by spread, c
 """
 
 RELATIONS = """
+select c, k, count(*) as n, sum(m) as s from events group by all
+select c, b from events group by all
+select c, k + 1 as j, 'x' as t, max(id) as m from events group by all order by m
+select id, w, n from (select id, cast(pmod(id, 4) + 1 as bigint) as w from events) lateral view explode(sequence(cast(1 as bigint), w)) x as n
+select c, d from (select * from (select c, d, cast(sum(k) as bigint) as w from events group by all) where w > 0) lateral view explode(sequence(cast(1 as bigint), w)) n as n where n < 3
+select x.n, e.id from (select id, cast(if(id = 1, null, 2) as bigint) as w from events) e lateral view explode(sequence(1L, e.w)) x as n
 select e.id, p.name, r.name as other from events e, people p join people r on e.k = r.k order by e.id, p.name, other
 select e.id, p.k, r.k as other from events e, people p right join people r on p.k = r.k and r.k > 2 and e.id < 3
 select * from (select id, i from events) t where i > 1
@@ -395,6 +401,11 @@ select cast(p as decimal(5, 2)) from events
 """
 
 UNPROVEN = """
+select id from events lateral view explode(sequence(cast(2 as bigint), l)) x as n
+select id from events lateral view outer explode(sequence(cast(1 as bigint), l)) x as n
+select id from events lateral view explode(sequence(cast(1 as bigint), l, cast(2 as bigint))) x as n
+select id from events lateral view posexplode(arr) x as n, m
+select * from events group by all
 select rand() from events
 select uuid() from events
 select regexp_replace(s, 'a', 'b') from events

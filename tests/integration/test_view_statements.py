@@ -215,7 +215,7 @@ def test_explain_refresh_prints_the_plan_that_would_run(shop: Shop) -> None:
     assert result.info["plan"]["method"] == "append"
     assert result.info["plan"]["rows"] == 1
     assert result.info["plan"]["full_rows"] == 4
-    assert result.notices == (f'The log has 1 more records of "{shop.orders}", which a refresh commits first.',)
+    assert result.notices == (f'The log has 1 more record of "{shop.orders}", which a refresh commits first.',)
     full = shop.info("EXPLAIN REFRESH {sales} FULL")["plan"]
     assert (full["method"], full["reason"]) == ("full", "refresh = 'full'")
     assert shop.summary(shop.sales)["status"] == "behind"

@@ -109,7 +109,7 @@ def test_a_view_over_http_from_creation_to_its_end(http: httpx.Client, lake: Lak
     assert (listed[view]["lag_rows"], listed[view]["description"]) == (1, "by city")
     planned = http.get(f"/views/{view}/explain").json()
     assert planned["plan"]["method"] == "skip"
-    assert planned["notices"] == [f'The log has 1 more records of "{orders}", which a refresh commits first.']
+    assert planned["notices"] == [f'The log has 1 more record of "{orders}", which a refresh commits first.']
 
     done = http.post(f"/views/{view}/refresh", json={"verify": True}).json()
     assert [(each["view"], each["method"]) for each in done["refreshed"]] == [(view, "append")]
@@ -286,7 +286,7 @@ def test_the_command_line_from_creation_to_the_end(url: str, lake: Lake, orders:
     assert json.loads(run(url, "describe", view, "--json").stdout)["mode"] == "manual"
     explained = run(url, "explain", view)
     assert explained.stdout.startswith(f"refresh {view}: nothing to do")
-    assert "1 more records" in explained.stderr
+    assert "1 more record" in explained.stderr
     refreshed = run(url, "refresh", view, "--verify")
     assert f"refreshing {view}: append, 1 rows to read" in refreshed.stderr
     assert "is what its query gives" in refreshed.stderr

@@ -10,24 +10,23 @@ from headwater.cli.screen import counted, sized, timed
 
 def facts(about: Mapping[str, Any]) -> list[str]:
     """The view's description as lines, each a name and a fact."""
-    query = " ".join(about["query"].split())
-    said = {
-        "description": about["description"],
-        "query": query,
-        "status": f"{about['status']}, refreshed last {about['last_refresh'] or 'never'}",
-        "next refresh": about["next_due"],
-        "last error": about["error"],
-        "kept": about["kept"],
-        "keys": ", ".join(about["keys"]),
-        "on read": "; ".join(about["on_read"]),
-        "files": f"{counted(about['files'], 'file')}, {counted(about['rows'], 'row')}, {sized(about['bytes'])}",
-        "options": ", ".join(f"{name} = {value}" for name, value in about["options"].items() if value != ""),
-        "read by": ", ".join(about["readers"]),
-        "snapshot": about["snapshot"],
-        "location": about["location"],
-    }
-    lines = [f"{name + ':':<16}{fact}" for name, fact in said.items() if fact not in (None, "")]
-    return lines[:2] + [f"{'source:':<16}{_source(each)}" for each in about["sources"]] + lines[2:]
+    said = [
+        ("description", about["description"]),
+        ("query", " ".join(about["query"].split())),
+        *(("source", _source(each)) for each in about["sources"]),
+        ("status", f"{about['status']}, refreshed last {about['last_refresh'] or 'never'}"),
+        ("next refresh", about["next_due"]),
+        ("last error", about["error"]),
+        ("kept", about["kept"]),
+        ("keys", ", ".join(about["keys"])),
+        ("on read", "; ".join(about["on_read"])),
+        ("files", f"{counted(about['files'], 'file')}, {counted(about['rows'], 'row')}, {sized(about['bytes'])}"),
+        ("options", ", ".join(f"{name} = {value}" for name, value in about["options"].items() if value != "")),
+        ("read by", ", ".join(about["readers"])),
+        ("snapshot", about["snapshot"]),
+        ("location", about["location"]),
+    ]
+    return [f"{name + ':':<16}{fact}" for name, fact in said if fact not in (None, "")]
 
 
 def _source(source: Mapping[str, Any]) -> str:

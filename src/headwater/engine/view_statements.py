@@ -132,7 +132,7 @@ class ViewStatements:
         *below, _ = order = self._upkeep.lineage(name)
         topics = {source.table for view in order for source in view.sources if source.table.namespace == TOPICS}
         first = [
-            f'The log has {rows:,} more records of "{topic}", which a refresh commits first.'
+            f'The log has {rows:,} more record{"" if rows == 1 else "s"} of "{topic}", which a refresh commits first.'
             for topic, rows in self._reader.waiting(sorted(topics)).items()
         ]
         first += [

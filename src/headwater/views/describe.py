@@ -86,6 +86,7 @@ class ViewReader:
                 **asdict(attempt),
                 "started_at": told_at(attempt.started_at),
                 "sources": [asdict(each) for each in attempt.sources],
+                "seconds": None if attempt.seconds is None else round(attempt.seconds, 3),
             }
             for attempt in newest
         ]

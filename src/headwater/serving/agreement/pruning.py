@@ -116,10 +116,6 @@ def _leaf(node: exp.Expression, resolve: Resolve, negated: bool) -> BooleanExpre
         return _comparison(_NEGATED[kind] if negated else kind, node.this, node.expression, resolve)
     if isinstance(node, exp.Between):
         return _between(node, resolve, negated)
-    if isinstance(node, exp.Column):
-        flag = resolve(node)
-        told = flag is not None and isinstance(flag.field_type, BooleanType)
-        return made(EqualTo, flag.name, not negated) if told and flag is not None else AlwaysTrue()
     field = resolve(node.this) if isinstance(node, exp.Is | exp.In | exp.Like) else None
     if field is None:
         return AlwaysTrue()

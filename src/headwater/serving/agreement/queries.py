@@ -17,7 +17,7 @@ from headwater.serving.agreement.folds import REMEMBERED, Mentioned, fold, shown
 from headwater.serving.agreement.grouping import Groups, Rows, aggregates, direction
 from headwater.serving.agreement.operators import in_query
 from headwater.serving.agreement.parsing import names_alias, only
-from headwater.serving.agreement.relations import From, Known, Query, Reads
+from headwater.serving.agreement.relations import From, Known, Query, Reads, repeated
 from headwater.serving.agreement.scope import Scope
 from headwater.serving.agreement.values import Ambiguous, Folded, NotProven, Tables, Typed
 
@@ -207,12 +207,14 @@ class Select:
     """Translates one SELECT: rows, then groups, then the select list, then the order."""
 
     def __init__(self, queries: Queries, node: exp.Select) -> None:
-        only(node, "expressions", "from_", "joins", "where", "group", "having", "distinct", *_MODIFIERS)
+        only(node, "expressions", "from_", "joins", "laterals", "where", "group", "having", "distinct", *_MODIFIERS)
         self.queries = queries
         self.node = node
         self.reads = queries.reads
         origin = From(queries.known, self.reads, queries.query, queries.folded)
         self.origin, scope = origin.translate(node, self._on)
+        for lateral in node.args.get("laterals") or ():
+            self.origin, scope = repeated(self.origin, scope, lateral, self.reads.alias(), self._plain(scope).expr)
         self.rows = self._rows(scope)
 
     def _rows(self, scope: Scope) -> Rows:
@@ -260,11 +262,19 @@ class Select:
         group = self.node.args.get("group")
         if group is None:
             return []
-        only(group, "expressions")
-        keys = [self._key(node) for node in group.expressions]
+        only(group, "expressions", "all")
+        keys = [self._key(node) for node in self._written_keys(group)]
         if any(not t.is_comparable(key.type) for key in keys):
             raise NotProven("grouping by this type is not proven to agree")
         return keys
+
+    def _written_keys(self, group: exp.Expression) -> list[exp.Expression]:
+        """The group keys: with ALL, whatever the select list has without an aggregate in it."""
+        if not group.args.get("all"):
+            return list(group.expressions)
+        if any(node.is_star for node in self.node.expressions):
+            raise NotProven("a star beside group by all is not proven to agree")
+        return [node.unalias() for node in self.node.expressions if not aggregates(node)]
 
     def _key(self, node: exp.Expression) -> Typed:
         chosen = self.node.expressions

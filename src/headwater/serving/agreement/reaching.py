@@ -51,10 +51,11 @@ def reaching(tree: exp.Expression, tables: Tables) -> dict[str, Reference]:
     except (NotProven, RecursionError):
         return _unfiltered(tree, tables)
     found: dict[str, Reference] = {}
-    for each in walk.references:
+    for each in sorted(walk.references, key=lambda reference: reference.table):
         before = found.get(each.table)
-        found[each.table] = each if before is None else replace(each, filter=Or(before.filter, each.filter))
-    return dict(sorted(found.items()))
+        if before is None or each.filter != before.filter:
+            found[each.table] = each if before is None else replace(each, filter=Or(before.filter, each.filter))
+    return found
 
 
 def _unfiltered(tree: exp.Expression, tables: Tables) -> dict[str, Reference]:

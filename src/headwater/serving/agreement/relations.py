@@ -10,11 +10,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, UUIDType
 from sqlglot import exp
 
+from headwater.serving.agreement.casts import cast, failing
 from headwater.serving.agreement.folds import sorts
 from headwater.serving.agreement.parsing import only
 from headwater.serving.agreement.scope import Column, Relation, Scope, quoted
-from headwater.serving.agreement.types import spark_type
-from headwater.serving.agreement.values import Folded, NotProven, Tables
+from headwater.serving.agreement.types import BIGINT, INT, spark_type
+from headwater.serving.agreement.values import Folded, NotProven, Tables, Typed
 from headwater.types import TOPICS
 
 JOINS: Mapping[tuple[str, str], str] = {
@@ -174,6 +175,28 @@ class From:
             raise NotProven("an expression without an alias is not proven to be named alike")
         columns = tuple(Column(name or "", f"{alias}.c{n}", of) for n, (name, of) in enumerate(query.columns))
         return f"({query.sql}) AS {alias}", Relation(qualifier, columns)
+
+
+_ONE = (cast("1", BIGINT), cast(cast("1", INT), BIGINT))
+
+
+def repeated(
+    sql: str, scope: Scope, lateral: exp.Expression, alias: str, expr: Callable[[exp.Expression], Typed]
+) -> tuple[str, Scope]:
+    """`LATERAL VIEW explode(sequence(1, n)) x AS c`: every row n times, which is how signed rows are read."""
+    only(lateral, "this", "view", "alias")
+    names = lateral.args["alias"].args.get("columns") or []
+    calls = [lateral.this, *(lateral.this.expressions if isinstance(lateral.this, exp.Anonymous) else ())]
+    known = [str(call.this).lower() for call in calls] == ["explode", "sequence"] and len(names) == 1
+    if not known or len(calls[1].expressions) != 2:
+        raise NotProven("this lateral view is not proven to agree")
+    first, last = (expr(argument) for argument in calls[1].expressions)
+    if first.sql not in _ONE or last.type != BIGINT:
+        raise NotProven("this lateral view is not proven to agree")
+    # Below one, Spark counts downwards.
+    count = f"CASE WHEN {last.sql} < 1 THEN {failing('a sequence that counts down', BIGINT)} ELSE {last.sql} END"
+    relation = Relation(lateral.args["alias"].name or None, (Column(names[0].name, f"{alias}.c0", BIGINT),))
+    return f"{sql} CROSS JOIN unnest(range(1, {count} + 1)) AS {alias}(c0)", Scope((*scope.relations, relation))
 
 
 def _qualifier(node: exp.Expression) -> str | None:
