@@ -140,7 +140,8 @@ def _render_scan(scan: Mapping[str, Any]) -> list[str]:
     skipped = [
         f"{scan[f'skipped_by_{by}']} skipped by {label}" for by, label in _SKIPPED.items() if scan[f"skipped_by_{by}"]
     ]
-    kept = ", ".join([f"{scan['files']} of {_counted(scan['files_total'], 'file')}", *skipped])
+    noun = "state file" if scan.get("fold") == "states" else "file"
+    kept = ", ".join([f"{scan['files']} of {_counted(scan['files_total'], noun)}", *skipped])
     snapshot = "no snapshot yet" if scan["snapshot"] is None else f"snapshot {scan['snapshot']}"
     return [
         f"scan {scan['topic']}: {snapshot}" if "topic" in scan else f"scan {scan['view']}: view, {snapshot}{_of(scan)}",

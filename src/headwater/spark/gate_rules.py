@@ -196,7 +196,7 @@ _SCRIPT = Refusal("a SQL script is not allowed in queries", hint="Send one SELEC
 
 REFUSALS = {
     "RelationTimeTravel": Refusal(
-        "time travel is not available in queries yet", hint="Read the topic's current state, without AS OF."
+        "time travel is not available here", hint="Write AS OF right behind the name of a topic or a view."
     ),
     "ScriptTransformation": Refusal(
         "TRANSFORM is not allowed in queries", "It runs commands on the server.", "Use SQL functions."
