@@ -25,8 +25,9 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import TruncateTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import ListType, MapType, NestedField, StructType
+from pyiceberg.types import IntegerType, ListType, LongType, MapType, NestedField, StructType
 
 from headwater.errors import Unavailable
 from headwater.storage.blooms import BloomCache, plan_probe
@@ -157,7 +158,26 @@ class _Pruner:
         if isinstance(projected, AlwaysTrue):
             return cls(lambda _: True, lambda _: True)
         evaluate = expression_evaluator(Schema(*spec.partition_type(schema).fields), projected, case_sensitive=True)
-        return cls(manifest_evaluator(spec, schema, projected), lambda file: evaluate(_comparable(file.partition)))
+        wrapped = _wrapped_places(schema, spec)
+        if not wrapped:
+            return cls(manifest_evaluator(spec, schema, projected), lambda file: evaluate(_comparable(file.partition)))
+        return cls(
+            lambda _: True,
+            lambda file: (
+                any((file.partition[place] or 0) >= least for place, least in wrapped)
+                or evaluate(_comparable(file.partition))
+            ),
+        )
+
+
+def _wrapped_places(schema: Schema, spec: PartitionSpec) -> list[tuple[int, int]]:
+    """Places of truncated integers, with the value from which on one may be the smallest integers, wrapped around."""
+    found = []
+    for place, part in enumerate(spec.fields):
+        of = schema.find_field(part.source_id).field_type
+        if isinstance(part.transform, TruncateTransform) and isinstance(of, IntegerType | LongType):
+            found.append((place, (2**31 if isinstance(of, IntegerType) else 2**63) - 2 * part.transform.width))
+    return found
 
 
 def _comparable(partition: Record) -> Record:
