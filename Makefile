@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV := $(VENV)/tools/bin/uv
 export PYTHONPATH :=
 
-.PHONY: help setup demo test test-fast lint types contracts check docs bench lock clean
+.PHONY: help setup demo test test-fast fuzz lint types contracts check docs bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ test: setup ## all tests
 
 test-fast: $(VENV)/.installed ## the tests that need no Spark
 	@$(BIN)/python -m pytest -m "not spark and not slow" $(ARGS)
+
+fuzz: setup ## the property tests with new random cases: make fuzz ARGS=tests/property/test_view_sql.py
+	@HEADWATER_HYPOTHESIS=search $(BIN)/python -m pytest $(or $(ARGS),tests/property)
 
 lint: $(VENV)/.installed ## ruff: style and format
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,12 +1,21 @@
-"""Fixtures that every suite may use. Spark starts once per run, on the first test that asks for it."""
+"""Fixtures that every suite may use. Spark starts once per run, on the first test that asks for it.
+
+Generated cases are the same in every run, so that a change passes or fails by its own merit; `make fuzz` searches on.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True, database=None, deadline=None)
+settings.register_profile("search", deadline=None)
+settings.load_profile(os.environ.get("HEADWATER_HYPOTHESIS", "same"))
 
 
 @pytest.fixture(scope="session")

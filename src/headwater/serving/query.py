@@ -112,6 +112,9 @@ class Queries:
         moment = Moment(
             self._topics, self._log, self._manifests, tail=query.tail, views=self._views, relations=named.relations
         )
+        for relation in named.relations:
+            if relation.kind != "any":  # mv('v') and topic('t') are nothing else: what is not there is told at once
+                moment.at(relation.alias_in_text)
         verdict = self._verdict(query, named.text, moment)
         needs = verdict.tables if isinstance(verdict, Agreed) else scan_needs(named.text, moment)
         scans = tuple(moment.scan(name, need) for name, need in needs.items())

@@ -97,8 +97,10 @@ def _step(block: Block, tokens: Sequence[Token], place: int) -> None:
         block.clause = word
     elif word in _CLAUSES and (word not in _BEFORE_BY or behind.keyword == "BY"):
         block.clause = word
-        block.where = token if word == "WHERE" else block.where
-        block.group = token if word == "GROUP" else block.group
+        if word == "WHERE" and block.group is None:  # behind GROUP BY it is a mistake, which Spark tells
+            block.where = block.where or token
+        elif word == "GROUP":
+            block.group = block.group or token
 
 
 def _is_set_operation(tokens: Sequence[Token], place: int) -> bool:
