@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headwater.serving.agreement import types as t
+from headwater.serving.agreement.arithmetic import rounded_quotient
 from headwater.serving.agreement.casts import cast, double, explicit, instant, moment_name, moment_sql
 from headwater.serving.agreement.parsing import WRITTEN_CAST, only
 from headwater.serving.agreement.scope import text_literal
@@ -93,7 +95,12 @@ def written_cast(self: Expressions, node: exp.Expression) -> Typed:
     only(node, "this", "to", "_type")
     to = data_type(node.args["to"])
     if node.meta.get(WRITTEN_CAST):
-        return explicit(self.expr(node.this), to)
+        value = explicit(self.expr(node.this), to)
+        quotient = node.this.unnest()
+        if not isinstance(quotient, exp.Div):
+            return value
+        sql = rounded_quotient(self.expr(quotient.this), self.expr(quotient.expression), to)
+        return value if sql is None else replace(value, sql=sql)
     return _suffixed(str(node.this.this), to)
 
 

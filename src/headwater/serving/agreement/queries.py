@@ -141,12 +141,19 @@ def _folded(view: Folded, wanted: Mentioned, whole_structs: bool) -> tuple[Query
 
 
 def _unified(left: Query, right: Query) -> list[pa.DataType]:
-    """The types of a set operation's columns: both sides have the same, or decimals, of which Spark takes the wider."""
+    """The types of a set operation's columns: both sides have the same, one has NULL, or they are decimals, of which
+    Spark takes the wider."""
     types = [(one, other) for (_, one), (_, other) in zip(left.columns, right.columns, strict=False)]
-    alike = all(one == other or (t.is_decimal(one) and t.is_decimal(other)) for one, other in types)
+    alike = all(
+        one == other or t.NULL in (one, other) or (t.is_decimal(one) and t.is_decimal(other)) for one, other in types
+    )
     if len(left.columns) != len(right.columns) or not alike:
         raise NotProven("a set operation on different types is not proven to agree")
     return [t.common_type(one, other) for one, other in types]
+
+
+def _unites(one: pa.DataType, other: pa.DataType) -> bool:
+    return one == other or t.NULL in (one, other) or (t.is_decimal(one) and t.is_decimal(other))
 
 
 def sort_key(position: int, of: pa.DataType, item: exp.Expression) -> str:
