@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from headwater import __version__
-from headwater.api import problems, query_routes, record_routes, service_routes, topic_routes, view_routes
+from headwater.api import problems, query_routes, record_routes, row_routes, service_routes, topic_routes, view_routes
 from headwater.api.guard import Guard
 from headwater.api.state import State
 from headwater.engine import Lake
@@ -54,6 +54,6 @@ def create_app(lake: Lake, host: str | None = None) -> FastAPI:
     problems.install(app)
     app.add_middleware(problems.CatchAll)
     app.add_middleware(Guard, bound=host or lake.settings.host)  # added last: outermost
-    for module in (topic_routes, record_routes, view_routes, query_routes, service_routes):
+    for module in (topic_routes, record_routes, row_routes, view_routes, query_routes, service_routes):
         app.include_router(module.router)
     return app

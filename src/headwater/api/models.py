@@ -134,6 +134,47 @@ class Flushed(Answer):
     commits: list[Commit]
 
 
+CONDITION = Field(
+    min_length=1,
+    max_length=1024**2,
+    description="A condition in SQL; TRUE for every row.",
+    examples=["customer = 'ada'"],
+)
+
+
+class DeleteBody(BaseModel):
+    """Which rows to delete."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    where: str = CONDITION
+
+
+class UpdateBody(BaseModel):
+    """Which rows to change, and how."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    set: dict[str, str] = Field(
+        min_length=1,
+        description="Columns with expressions in SQL.",
+        examples=[{"customer": "NULL", "total": "total + 1"}],
+    )
+    where: str = CONDITION
+
+
+class RowsChanged(Answer):
+    """What a change of rows did to the topic's table."""
+
+    topic: str
+    rows: int = Field(description="Rows deleted or changed.")
+    files_removed: int
+    files_added: int
+    bytes: int = Field(description="Bytes of the added files.")
+    seconds: float
+    snapshot: int | None = Field(description="The table's snapshot with the change; null if no row matched.")
+
+
 class QueryBody(BaseModel):
     """A reading statement and how to run it."""
 

@@ -21,11 +21,10 @@ from headwater.errors import (
     HeadwaterError,
     InvalidSetting,
     ServiceUnreachable,
-    StatementNotAllowed,
     Unavailable,
 )
 from headwater.serving.result import Result
-from headwater.serving.topic_answers import described, flushed, listed
+from headwater.serving.topic_answers import changed_rows, described, flushed, listed
 from headwater.sql.schema_files import definition_to_dict
 from headwater.sql.statements import (
     CreateTopic,
@@ -40,6 +39,7 @@ from headwater.sql.statements import (
     RowStatement,
     ShowTopics,
     Statement,
+    UpdateRows,
     ViewStatement,
 )
 from headwater.sql.view_definition import checked_view
@@ -114,9 +114,7 @@ class RemoteLake:
         if isinstance(statement, ViewStatement):
             return self._views.run(statement)
         if isinstance(statement, RowStatement):
-            raise StatementNotAllowed(
-                "a service changes no rows", hint="Run the statement in the lake's folder, without --url."
-            )
+            return self._change_rows(statement)
         match statement:
             case Query() | Explain():
                 return self._query(statement, cancel)
@@ -135,6 +133,12 @@ class RemoteLake:
                 return flushed(self.flush(name))
             case _:
                 assert_never(statement)
+
+    def _change_rows(self, statement: RowStatement) -> Result:
+        verb, body = "delete", {"where": statement.condition or "TRUE"}  # type: tuple[str, dict[str, Any]]
+        if isinstance(statement, UpdateRows):
+            verb, body["set"] = "update", dict(statement.assignments)
+        return changed_rows(self._json("POST", f"{_topic(statement.topic)}/{verb}", slow=True, json=body))
 
     def topics_summary(self) -> list[dict[str, Any]]:
         """One line about every topic, as plain data."""

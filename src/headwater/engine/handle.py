@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headwater.sql.row_statements import delete_of, update_of
 from headwater.topics.describe import description
 from headwater.topics.ingest import Ingested
 from headwater.topics.produce import Ack, Format, Source
@@ -39,6 +40,14 @@ class TopicHandle:
     def flush(self) -> list[Ingested]:
         """Commit what waits in the log to the table now."""
         return self._lake.flush(self.name)
+
+    def delete(self, where: str) -> dict[str, Any]:
+        """Delete the rows for which the condition is true; what it did."""
+        return self._lake.execute(delete_of(self.name, where)).rows()[0]
+
+    def update(self, assignments: Mapping[str, str], where: str) -> dict[str, Any]:
+        """Set columns to SQL expressions in the rows for which the condition is true; what it did."""
+        return self._lake.execute(update_of(self.name, assignments, where)).rows()[0]
 
     def describe(self) -> dict[str, Any]:
         """Everything about the topic, as plain data."""

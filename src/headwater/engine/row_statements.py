@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 from pyiceberg.expressions import BooleanExpression
 
 from headwater.catalog.topics import Topics
@@ -10,23 +9,12 @@ from headwater.serving.agreement import scan_needs
 from headwater.serving.moment import Moment
 from headwater.serving.query import Cancel
 from headwater.serving.result import Result
+from headwater.serving.topic_answers import changed_rows
 from headwater.sql.names import normalise_topics
 from headwater.sql.statements import RowStatement
 from headwater.storage.scan import ManifestCache
 from headwater.topics.log import Log
 from headwater.topics.rewrite import Rewriter
-
-_CHANGED = pa.schema(
-    {
-        "topic": pa.string(),
-        "rows": pa.int64(),
-        "files_removed": pa.int64(),
-        "files_added": pa.int64(),
-        "bytes": pa.int64(),
-        "seconds": pa.float64(),
-        "snapshot": pa.int64(),
-    }
-)
 
 
 class RowStatements:
@@ -51,7 +39,7 @@ class RowStatements:
             "seconds": round(done.seconds, 3),
             "snapshot": done.snapshot_id,
         }
-        return Result.of_rows(_CHANGED, [row])
+        return changed_rows(row)
 
     def _needed(self, statement: RowStatement) -> BooleanExpression | None:
         """A filter that holds for every row that matches; None when nothing is known."""

@@ -32,6 +32,23 @@ FLUSHED = pa.schema(
     }
 )
 
+CHANGED = pa.schema(
+    {
+        "topic": pa.string(),
+        "rows": pa.int64(),
+        "files_removed": pa.int64(),
+        "files_added": pa.int64(),
+        "bytes": pa.int64(),
+        "seconds": pa.float64(),
+        "snapshot": pa.int64(),
+    }
+)
+
+
+def changed_rows(done: Mapping[str, Any]) -> Result:
+    """What DELETE and UPDATE answer."""
+    return Result.of_rows(CHANGED, [done])
+
 
 def listed(summaries: Sequence[Mapping[str, Any]]) -> Result:
     """What SHOW TOPICS answers, from the summary of each topic."""

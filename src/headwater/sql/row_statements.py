@@ -5,14 +5,14 @@ Both need a WHERE: a statement that was sent half typed must not change every ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from headwater.errors import HeadwaterError, InvalidStatement, StatementNotAllowed
 from headwater.sql.cursor import Cursor
 from headwater.sql.query_text import check_brackets, text_of
 from headwater.sql.statements import DeleteRows, UpdateRows
-from headwater.sql.tokens import Token
-from headwater.types import SYSTEM_COLUMNS, VIEWS
+from headwater.sql.tokens import Token, tokenise
+from headwater.types import SYSTEM_COLUMNS, VIEWS, checked_name
 
 _TOPIC_FUNCTION = "topic"
 _VIEW_FUNCTION = "mv"
@@ -42,6 +42,40 @@ def read_update(cursor: Cursor) -> UpdateRows:
     if not cursor.at("WHERE"):
         raise _missing_where(cursor)
     return UpdateRows(topic, tuple(assignments.items()), _read_condition(cursor))
+
+
+def delete_of(topic: str, condition: str) -> DeleteRows:
+    """The same statement from its parts."""
+    return DeleteRows(checked_name(topic, "topic"), _expression(condition, "condition"))
+
+
+def update_of(topic: str, assignments: Mapping[str, str], condition: str) -> UpdateRows:
+    """The same statement from its parts: columns with the text of their new values."""
+    if not assignments:
+        raise InvalidStatement("update assigns no column", hint="Name at least one column with its new value.")
+    values: dict[str, str] = {}
+    for name, value in assignments.items():
+        cursor = Cursor(name, tokenise(name), context="column")
+        column = _read_column(cursor, values)
+        if cursor.token.kind != "end":
+            raise cursor.unexpected("nothing behind the column")
+        values[column] = _expression(value, f'value of column "{column}"')
+    return UpdateRows(checked_name(topic, "topic"), tuple(values.items()), _expression(condition, "condition"))
+
+
+def _expression(text: str, context: str) -> str:
+    """One expression that cannot escape from where it is put."""
+    cursor = Cursor(text, tokenise(text), context=context)
+    tokens = cursor.rest()
+    if not tokens:
+        raise cursor.unexpected("an expression")
+    check_brackets(cursor, tokens)
+    depth = 0
+    for token in tokens:
+        depth += (token.text == "(") - (token.text == ")")
+        if token.kind == "symbol" and (token.text == ";" or (token.text == "," and not depth)):
+            raise cursor.located(InvalidStatement(f"{context} is more than one expression"), token)
+    return text_of(cursor, tokens)
 
 
 def _read_topic(cursor: Cursor) -> str:
