@@ -55,9 +55,9 @@ check: lint types contracts ## lint, types and import contracts
 docs: $(VENV)/.installed ## regenerate docs/reference from the code
 	@$(BIN)/python -m tools.reference
 
-bench: setup ## a benchmark: make bench NAME=produce|ingest|query|refresh
+bench: setup ## a benchmark: make bench NAME=produce|ingest|query|refresh|view-read|shared-scan
 	@$(UV) pip install --quiet --python $(BIN)/python -r requirements-bench.lock
-	@$(BIN)/python -m bench.$(NAME) $(ARGS)
+	@$(BIN)/python -m bench.$(subst -,_,$(NAME)) $(ARGS)
 
 lock: $(UV) ## resolve the lock files anew
 	@$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-annotate --python-version 3.11 --group dev pyproject.toml -o requirements.lock

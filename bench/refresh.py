@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 
@@ -85,8 +86,10 @@ def load(lake: Lake, rows: int) -> None:
 def measure(lake: Lake, rows: int, names: list[str], times: int, report: Report) -> dict[str, float]:
     """Seconds of an incremental refresh by view; the ratio to a recompute where it is asked for."""
     taken: dict[str, list[float]] = {name: [] for name in names}
+    jobs: dict[str, int] = {}
     at = rows
     for name in names:
+        progress(f"{rows:,} rows: creating {name}")
         lake.sql(f"CREATE MATERIALIZED VIEW {name} AS {VIEWS[name]} WITH (refresh = 'manual')")
     for turn in range(times + 1):
         lake.topic("events").append(events(at, CHANGE))
@@ -94,13 +97,15 @@ def measure(lake: Lake, rows: int, names: list[str], times: int, report: Report)
         lake.flush()
         at += CHANGE
         for name in names:
+            before = jobs_run(lake)
             done = lake.sql(f"REFRESH MATERIALIZED VIEW {name}").rows()[-1]
             assert done["method"] in ("append", "keys"), done
+            jobs[name] = jobs_run(lake) - before
             if turn:  # the first one warms up
                 taken[name].append(done["seconds"])
     for name in names:
         seconds = statistics.median(taken[name])
-        text = f"{seconds:.2f} s ({done_text(lake, name)})"
+        text = f"{seconds:.2f} s ({done_text(lake, name)}, {jobs[name]} Spark jobs)"
         if rows == RATIO_AT:
             full = lake.sql(f"REFRESH MATERIALIZED VIEW {name} FULL").rows()[-1]["seconds"]
             report.ratio(name, full / seconds, f"{full / seconds:.1f}x: recompute {full:.2f} s, incremental {text}")
@@ -112,6 +117,15 @@ def measure(lake: Lake, rows: int, names: list[str], times: int, report: Report)
 def done_text(lake: Lake, name: str) -> str:
     last = lake.sql(f"SHOW REFRESHES FOR {name} LIMIT 1").rows()[0]
     return f"{last['method']}, {last['rows_read']:,} rows read, {last['rows_written']:,} written"
+
+
+def jobs_run(lake: Lake) -> int:
+    """The Spark jobs that the session has run so far."""
+    return int(lake.spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+
+def progress(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -126,6 +140,7 @@ def main() -> None:
         folder = Path(tempfile.mkdtemp(prefix="headwater-bench-"))
         try:
             with headwater.init(folder / "lake", spark_memory="6g") as lake:
+                progress(f"{rows:,} rows: loading")
                 load(lake, rows)
                 found[rows] = measure(lake, rows, asked.views, asked.times, report)
         finally:
