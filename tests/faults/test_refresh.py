@@ -60,12 +60,18 @@ class Refreshed:
         self.lake.topic(self.named("t")).append([{"n": n, "g": n % 3} for n in numbers])
         self.lake.flush(self.named("t"))
 
-    def start(self, points: str = "") -> subprocess.Popen[bytes]:
-        """A refreshing process that has got so far that it works, or that has died of it."""
+    def start(self, points: str = "", *statement: str) -> subprocess.Popen[bytes]:
+        """A process that refreshes, or runs a statement, and has got so far that it works, or has died of it."""
         ready = self.folder / f"ready{len(self._processes)}"
         with (self.folder / "refresher.log").open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("refresher.py")), str(self.lake.paths.root), str(ready)],
+                [
+                    sys.executable,
+                    str(Path(__file__).with_name("refresher.py")),
+                    str(self.lake.paths.root),
+                    str(ready),
+                    *statement,
+                ],
                 env={**os.environ, failpoints.VARIABLE: points},
                 stdout=output,
                 stderr=output,
@@ -138,6 +144,21 @@ def test_killed_while_refreshing(refreshed: Refreshed, point: str) -> None:
     refreshed.take_over()
     refreshed.check()
     assert refreshed.snapshots() == [2, 2, 2]  # each view followed the one change once
+
+
+@pytest.mark.parametrize("point", [name for name in failpoints.NAMES if name.startswith("compact.")])
+def test_killed_while_compacting(refreshed: Refreshed, point: str) -> None:
+    refreshed.add(20)
+    refreshed.take_over()
+    before, text = refreshed.snapshots(), f"COMPACT MATERIALIZED VIEW {refreshed.named('sums')}"
+    assert refreshed.start(f"{point}=kill", text).wait(120) == -signal.SIGKILL, refreshed.said()
+    assert refreshed.snapshots()[0] - before[0] == (point == "compact.committed")
+    refreshed.check()
+    refreshed.lake.sql(text)
+    refreshed.check()
+    refreshed.add(5)
+    refreshed.take_over()
+    refreshed.check()
 
 
 def test_killed_at_random_while_records_come(refreshed: Refreshed) -> None:

@@ -174,6 +174,9 @@ select c, cast(case when n > 0 then s end as decimal(22,2)) as s, cast(case when
 select c, case when n > 0 then cast(s as double) / n end as a, coalesce(n, 0) as n from (select c, sum(cast(k as decimal(30,0))) as s, sum(if(k is null, 0L, 1L)) as n from events group by 1)
 select g, count(case when not case when part = 1 and r > 0 then v end is null then 1 end) as n, sum(case when part = 0 then r end) as r from (select c as g, k % 2 as part, k as v, count(*) as r from events group by 1, 2, 3) group by 1
 select * from ((select c as g, cast(p as decimal(22,2)) as s from (select * from events where b) left anti join (select distinct * from (select c as `t.g` from events where not b)) on c is not distinct from `t.g`) union all (select c as g, sum(p) as s from events left semi join (select distinct c as h from events where k > 1) on c is not distinct from h group by 1))
+select null as a, id as b, 'x' as c from events union all select id, null, s from events
+select id, null as v from events union select id, d from events
+select null as a from events union all select null from events
 select count(*) from events
 select count(*), count(1), count(i), count(s), count(st), count(arr) from events
 select count(distinct i), count(distinct d), count(distinct f), count(distinct s), count(distinct p) from events

@@ -270,11 +270,13 @@ def test_a_condition_on_a_key_skips_files_of_states(lake: Lake) -> None:
     for start in range(0, 500, 100):
         lake.topic("vq_h").append([{"id": start + each, "n": each} for each in range(100)])
         lake.sql("REFRESH MATERIALIZED VIEW vq_hundreds").rows()
+    seen = {}
     for engine in ("auto", "spark"):
         query = Query("SELECT * FROM vq_hundreds WHERE h = 3 AND c > 1", engine=engine)
         (scan,) = lake.execute(Explain(query)).info["plan"]["scans"]
-        assert (scan["files"], scan["skipped_by_statistics"], scan["rows"]) == (1, 4, 1)
+        seen[engine] = (scan["files"], scan["skipped_by_statistics"], scan["rows"], scan["held"])
         assert lake.execute(query).rows() == [{"h": 3, "c": 100, "n": 4950}]
+    assert seen == {"auto": (0, 0, 0, 5), "spark": (1, 4, 1, 0)}  # what was appended is small, and held in memory
     lake.sql("DROP MATERIALIZED VIEW vq_hundreds")
     lake.sql("DROP TOPIC vq_h")
 
@@ -332,7 +334,8 @@ def test_a_view_is_read_fresh_by_whoever_can(lake: Lake) -> None:
         lake, fresh_frame=lambda session, name: nullcontext(session.sql(f"SELECT 7L AS c, '{name}' AS name"))
     )
     assert fresh.run(Query(text)).rows() == [{"c": 7}]
-    assert fresh.explain(Query(text)).info["plan"]["reason"] == 'view "vq_whole" is read fresh'
+    reason = fresh.explain(Query(text)).info["plan"]["reason"]
+    assert reason.startswith('what view "vq_whole" has not consumed is computed by Spark: it takes more than appending')
     with pytest.raises(ViewNotFound):
         fresh.run(Query("SELECT * FROM mv('vq_nothing', fresh => true)"))
     with pytest.raises(QueryFailed, match="cannot run on DuckDB"):

@@ -222,7 +222,7 @@ def test_a_handle_works_through_the_service(lake: Lake, remote: RemoteLake, orde
     assert [each["method"] for each in heard] == ["append"]
     assert result.rows()[0]["method"] == "append"
     assert "is what its query gives" in result.notices[0]
-    assert view.refresh(full=True)[-1]["method"] == "skip"
+    assert view.refresh(full=True)[-1]["method"] == "full"
     assert view.explain().startswith(f"refresh {name}: nothing to do")
     assert view.verify()["equal"] is True
     assert view.compact()["files_after"] == 1
@@ -288,14 +288,15 @@ def test_the_command_line_from_creation_to_the_end(url: str, lake: Lake, orders:
     assert explained.stdout.startswith(f"refresh {view}: nothing to do")
     assert "1 more record" in explained.stderr
     refreshed = run(url, "refresh", view, "--verify")
-    assert f"refreshing {view}: append, 1 rows to read" in refreshed.stderr
+    assert f"refreshing {view}: append, 1 row to read" in refreshed.stderr
     assert "is what its query gives" in refreshed.stderr
     assert "append" in refreshed.stdout
+    assert "snapshot" not in refreshed.stdout  # the table fits a screen; --json has everything
     document = json.loads(run(url, "refresh", view, "--full", "--json").stdout)
-    assert (document["refreshed"][0]["method"], document["verified"]) == ("skip", None)
+    assert (document["refreshed"][0]["method"], document["verified"]) == ("full", None)
     assert json.loads(run(url, "verify", view, "--sample", "2", "--json").stdout)["equal"] is True
     assert [each["outcome"] for each in json.loads(run(url, "history", view, "--limit", "2", "--json").stdout)] == [
-        "skipped",
+        "ok",
         "ok",
     ]
     assert json.loads(run(url, "compact", view, "--json").stdout)[0]["rows_after"] == 3
@@ -373,3 +374,52 @@ def test_a_view_on_query_is_refreshed_before_it_is_read(lake: Lake, orders: str)
     sell(lake, orders, ("oslo", 10))
     assert view.query("city = 'oslo'").rows() == [{"city": "oslo", "orders": 2, "total": 15}]
     assert [each["trigger"] for each in view.history()] == ["query", "create"]
+
+
+# -- rows of the sources --------------------------------------------------------------------------------------------
+
+
+def test_rows_are_deleted_and_updated_over_http_and_views_follow(
+    http: httpx.Client, lake: Lake, remote: RemoteLake, orders: str
+) -> None:
+    lake.sql(f"CREATE MATERIALIZED VIEW vf_left AS SELECT city, SUM(amount) AS total FROM {orders} GROUP BY city")
+    deleted = http.post(f"/topics/{orders}/delete", json={"where": "city = 'rome' AND amount < 2"}).json()
+    assert (deleted["topic"], deleted["rows"]) == (orders, 1)
+    updated = http.post(
+        f"/topics/{orders}/update", json={"set": {"amount": "amount * 10"}, "where": "amount > 2"}
+    ).json()
+    assert updated["rows"] == 1 and updated["snapshot"] != deleted["snapshot"]
+    (again,) = remote.execute(parse(f"UPDATE {orders} SET city = upper(city), amount = 7 WHERE amount = 50")).rows()
+    assert again["rows"] == 1
+    (none,) = remote.execute(parse(f"DELETE FROM {orders} WHERE city = 'nowhere'")).rows()
+    assert none["rows"] == 0
+    remote.view("vf_left").refresh()
+    assert sorted(map(tuple, map(dict.values, remote.view("vf_left").query().rows()))) == [("OSLO", 7), ("rome", 2)]
+    assert lake.topic(orders).update({"amount": "1"}, "TRUE")["rows"] == 2
+    assert lake.topic(orders).delete("city = 'rome'")["rows"] == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "status", "title"),
+    [
+        ("delete", {"where": "nope = 1"}, 400, "statement is not valid"),
+        ("delete", {"where": "TRUE); DROP TOPIC x"}, 400, 'bracket ")" was not opened'),
+        ("delete", {"where": "TRUE; DELETE"}, 400, "condition is more than one expression"),
+        ("update", {"where": "TRUE", "set": {"_offset": "1"}}, 400, 'system column "_offset" cannot be assigned'),
+        ("update", {"where": "TRUE", "set": {"amount": "1, city = 'x'"}}, 400, "is more than one expression"),
+        ("update", {"where": "TRUE", "set": {}}, 400, "request is not valid"),
+        ("delete", {}, 400, "request is not valid"),
+    ],
+)
+def test_mistakes_in_changes_are_told_and_change_nothing(
+    http: httpx.Client, lake: Lake, orders: str, verb: str, body: dict[str, Any], status: int, title: str
+) -> None:
+    answer = http.post(f"/topics/{orders}/{verb}", json=body)
+    assert answer.status_code == status, answer.text
+    assert title in answer.json()["title"]
+    assert lake.sql(f"SELECT COUNT(*) AS n FROM {orders}").rows() == [{"n": 3}]
+
+
+def test_rows_of_a_topic_that_is_not_there(http: httpx.Client) -> None:
+    assert http.post("/topics/no_such_topic/delete", json={"where": "TRUE"}).json()["code"] == "topic_not_found"
+    assert http.post("/topics/No!/delete", json={"where": "TRUE"}).json()["code"] == "invalid_name"

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
+from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import BooleanType
 
 from headwater.catalog.definitions import P_KIND, P_OPTION, P_VERSION, VERSION
 from headwater.catalog.iceberg import Tables, named_errors
@@ -26,13 +29,21 @@ P_QUERY = "headwater.view.query"
 P_LAYOUT = "headwater.view.layout"
 P_READ = "headwater.view.read"
 """Spark SQL that makes the view's rows of the table's rows, which it reads under the name STATES."""
+P_READ_BASE = "headwater.view.read-base"
+"""The same for a table to which nothing was appended since everything was folded."""
 P_READ_SIGNED = "headwater.view.read-signed"
 """The same for a table in which some rows take others back."""
+P_COMPACT = "headwater.view.compact"
+"""Spark SQL that folds rows of the table, which it reads under the name STATES, into as few of its own columns."""
 P_TYPES = "headwater.view.types"
 P_SOURCES = "headwater.view.sources"
 P_POSITION = "headwater.view.position"
 P_SIGNED = "headwater.view.signed"
 STATES = "__states"
+SIGN = "__weight"
+"""The column that says whether a row counts (1) or takes an equal one back (-1)."""
+BASE = "__base"
+"""The column that says whether a row stands for a whole group, as a fold leaves it, or was appended since."""
 S_POSITION = "headwater.position"
 S_SIGNED = "headwater.signed"
 S_METHOD = "headwater.method"
@@ -140,6 +151,26 @@ class View:
         signed = snapshot.summary is not None and snapshot.summary[S_SIGNED] == "true"
         return self._property(P_READ_SIGNED if signed else P_READ)
 
+    @property
+    def read_base(self) -> str:
+        """The same for a table to which nothing was appended since everything was folded."""
+        return self._property(P_READ_BASE)
+
+    @property
+    def compact(self) -> str:
+        """Spark SQL that folds rows of the table."""
+        return self._property(P_COMPACT)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that say which rows of the table are folded together; none where only equal rows are."""
+        return tuple(json.loads(self.layout)["keys"])
+
+    def is_base(self, file: DataFile) -> bool:
+        """Whether a file holds whole groups only, as a fold leaves them: nothing that a refresh appended since."""
+        lower = (file.lower_bounds or {}).get(self.schema.find_field(BASE).field_id)
+        return lower is not None and bool(from_bytes(BooleanType(), lower))
+
     def position_at(self, snapshot: Snapshot) -> Position:
         """What the contents of one of the table's snapshots stand for."""
         said = snapshot.summary[S_POSITION] if snapshot.summary is not None else None
@@ -159,7 +190,9 @@ def view_properties(
     *,
     layout: str,
     read: str,
+    read_base: str,
     read_signed: str,
+    compact: str,
     types: Mapping[str, str],
     sources: tuple[SourceColumns, ...],
     position: Position,
@@ -183,7 +216,9 @@ def view_properties(
         P_QUERY: definition.query,
         P_LAYOUT: layout,
         P_READ: read,
+        P_READ_BASE: read_base,
         P_READ_SIGNED: read_signed,
+        P_COMPACT: compact,
         P_TYPES: json.dumps(dict(types)),
         P_SOURCES: json.dumps({str(source.table): source.columns for source in sources}),
         P_POSITION: position.to_json(),

@@ -116,6 +116,7 @@ class Lake:
             timeout=settings.query_timeout,
             before_read=self._before_read,
             fresh_frame=lambda session, name: self.view_room.fresh(session, name),
+            unseen=lambda name: self.view_room.unseen(name),
         )
 
     # -- life ---------------------------------------------------------------------------------------------------

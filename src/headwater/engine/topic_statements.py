@@ -50,7 +50,7 @@ class TopicStatements:
     def _create(self, definition: TopicDefinition, if_not_exists: bool) -> Result:
         name = definition.name
         if self._views.exists(name):
-            raise ViewExists(f'"{name}" is a materialized view', hint="Views and topics share their names.")
+            raise ViewExists(f'"{name}" is a materialized view', hint="A topic and a view never have the same name.")
         try:
             if definition.options.on_invalid == "dead_letter":
                 self._create_dead(name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headwater.catalog.topics import Topics
+from headwater.catalog.topics import Topic, Topics
 from headwater.catalog.views import Views
 from headwater.config import LakePaths, Settings
 from headwater.engine.intake import Intake
@@ -17,7 +17,8 @@ from headwater.engine.refreshing import Refreshing
 from headwater.engine.view_statements import ViewStatements
 from headwater.errors import HeadwaterError, TopicNotFound
 from headwater.observability.metrics import Metrics
-from headwater.serving.tail import read_at_once
+from headwater.serving.fresh import UnseenRows, UnseenTable
+from headwater.serving.tail import TopicAtOnce, read_at_once
 from headwater.topics.log import Log
 from headwater.views.describe import ViewReader
 from headwater.views.history import Attempt, History
@@ -58,9 +59,24 @@ class ViewRoom:
         """The view's rows as they would be after a refresh, without one."""
         return self.upkeep.fresh(session, name, self._tail)
 
+    def unseen(self, name: str) -> UnseenRows | None:
+        """What a fresh read puts beside the view's stored rows; None where that is for Spark to find out."""
+        read: dict[str, Topic] = {}
+
+        def tail(topic: str) -> tuple[Head, pa.Table]:
+            at = read_at_once(self._topics, self._log, topic)
+            read[topic] = at.topic
+            return _head(at), at.rows
+
+        found = self.upkeep.unseen(name, tail)
+        if found is None:
+            return None
+        tables = tuple(UnseenTable(part.name, read[part.topic], part.files, part.rows) for part in found.parts)
+        return UnseenRows(found.view, found.sql, tables, found.read, found.position)
+
     def _tail(self, topic: str) -> tuple[Head, pa.Table]:
         at = read_at_once(self._topics, self._log, topic)
-        return Head(at.topic.table_name, at.topic.table, at.topic.snapshot_id), at.rows
+        return _head(at), at.rows
 
     def close(self) -> None:
         self.refreshing.close()
@@ -95,3 +111,7 @@ class ViewRoom:
         for view, lag, seconds in found:
             for gauge, value in zip(gauges, (lag.rows, lag.bytes, seconds), strict=True):
                 gauge.labels(view, lag.source.name).set(value)
+
+
+def _head(at: TopicAtOnce) -> Head:
+    return Head(at.topic.table_name, at.topic.table, at.snapshot_id)

@@ -128,7 +128,7 @@ class ViewStatements:
         return Result.done(f'materialized view "{name}" dropped')
 
     def _explain(self, name: str, full: bool) -> Result:
-        plan = self._upkeep.plan(name, method="full" if full else None)
+        plan = self._upkeep.plan(name, full=full)
         *below, _ = order = self._upkeep.lineage(name)
         topics = {source.table for view in order for source in view.sources if source.table.namespace == TOPICS}
         first = [

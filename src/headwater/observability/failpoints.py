@@ -31,6 +31,8 @@ NAMES = (
     "refresh.planned",
     "refresh.written",
     "refresh.committed",
+    "compact.written",
+    "compact.committed",
 )
 
 

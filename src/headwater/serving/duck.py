@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from headwater.errors import HeadwaterError, QueryCancelled, QueryFailed, QueryTimeout
 from headwater.serving.agreement import Agreed, output_schema
-from headwater.serving.plan import QueryPlan, Scan
+from headwater.serving.plan import Mask, QueryPlan, Scan
 from headwater.storage.checksums import Checksums
 from headwater.storage.writer import local_name
 
@@ -60,7 +61,8 @@ class Duck:
         assert plan.agreed is not None
         with self._lock:
             database = self._database
-        return DuckRun(database.cursor(), plan, plan.agreed, timeout, self._checksums, lambda: self._replace(database))
+        broken = partial(self._replace, database)
+        return DuckRun(database.cursor(), plan, plan.agreed, timeout, self._checksums, broken)
 
     def _replace(self, broken: Any) -> None:
         with self._lock:
@@ -155,13 +157,24 @@ def _register(cursor: Any, scan: Scan) -> None:
     parts = []
     if scan.files.files:
         paths = ", ".join(_literal(local_name(file.file_path)) for file in scan.files.files)
-        parts.append(f"SELECT {columns} FROM read_parquet([{paths}], hive_partitioning = false)")  # noqa: S608
+        masked = _masked(cursor, scan.name, scan.mask) if scan.mask is not None else ""
+        parts.append(f"SELECT {columns} FROM read_parquet([{paths}], hive_partitioning = false) AS f{masked}")  # noqa: S608
     if scan.tail_rows.num_rows or not parts:
         tail = f"__tail_{scan.name}"
         rows = scan.tail_rows.select(list(scan.columns)) if scan.columns else scan.tail_rows.select([0])
         cursor.register(tail, rows)
         parts.append(f"SELECT {columns} FROM {_identifier(tail)}")  # noqa: S608
     cursor.execute(f"CREATE TEMP VIEW {_identifier(scan.name)} AS " + " UNION ALL ".join(parts))
+
+
+def _masked(cursor: Any, name: str, mask: Mask) -> str:
+    """What lets through only the rows of files that the mask is for."""
+    if not mask.keys:
+        return "" if mask.among == bool(mask.values.num_rows) else " WHERE FALSE"
+    table = f"__mask_{name}"
+    cursor.register(table, mask.values)
+    same = " AND ".join(f"f.{_identifier(key)} IS NOT DISTINCT FROM m.{_identifier(key)}" for key in mask.keys)
+    return f" {'SEMI' if mask.among else 'ANTI'} JOIN {_identifier(table)} AS m ON {same}"
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -19,6 +19,7 @@ from headwater.errors import InvalidName, TopicNotFound
 from headwater.serving.agreement import Folded, ScanNeeds, no_table
 from headwater.serving.past import snapshot_as_of
 from headwater.serving.plan import Scan
+from headwater.serving.settled import Settled
 from headwater.serving.tail import TopicAtOnce, read_at_once, read_committed, read_snapshot
 from headwater.sql.names import Relation
 from headwater.storage.scan import ManifestCache, plan_scan
@@ -35,13 +36,14 @@ class ViewAtOnce:
     snapshot_id: int | None
     position: Position
     sql: str = field(repr=False)
+    rows: pa.Table | None = field(default=None, repr=False)  # beside the snapshot's
 
 
 class Moment(Mapping[str, Schema | Folded]):
     """What a query's tables are, by the names that its text has for them, read on demand; remembers what was read.
 
-    `relations` say which of those names mean a view or a past state. Views that are to be read `fresh` are not here: by
-    name, what the query wants of Spark.
+    `relations` say which of those names mean a view or a past state, and `fresh` which views are to be read fresh:
+    those are as they are stored, until somebody says what they have not consumed.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Moment(Mapping[str, Schema | Folded]):
         self._relations = {relation.alias_in_text: relation for relation in relations}
         self.fresh = {relation.alias_in_text: relation.name for relation in relations if relation.fresh}
         self._read: dict[str, TopicAtOnce | ViewAtOnce] = {}
+        self._settled: dict[str, Settled] = {}
 
     def at(self, name: str) -> TopicAtOnce | ViewAtOnce:
         """The topic or view at this moment; TopicNotFound, ViewNotFound or SnapshotGone if there is none."""
@@ -70,6 +73,23 @@ class Moment(Mapping[str, Schema | Folded]):
             view = self._view(relation)
             self._read[name] = self._topic_at(relation) if view is None else _view_at(view, relation)
         return self._read[name]
+
+    def freshen(self, name: str, view: ViewAtOnce) -> None:
+        """Let this be the view that the query calls `name`."""
+        self._read[name] = view
+
+    def views(self) -> Iterator[tuple[str, ViewAtOnce]]:
+        """The views that the query reads, by the names that it has for them."""
+        for name in self._relations:
+            if name in self and isinstance(at := self.at(name), ViewAtOnce):
+                yield name, at
+
+    def settle(self, name: str, settled: Settled) -> None:
+        """Let a view be read as if it were folded; Spark reads it as it is."""
+        self._settled[name] = settled
+
+    def unsettle(self) -> None:
+        self._settled.clear()
 
     def _view(self, relation: Relation) -> View | None:
         """The view that is meant, None for a topic. A name is never both, so whichever is there is meant."""
@@ -92,11 +112,14 @@ class Moment(Mapping[str, Schema | Folded]):
 
     def scan(self, name: str, needs: ScanNeeds) -> Scan:
         """What the query reads of a stored table, which the agreed SQL calls `name`."""
-        at = self.at(name.removeprefix(_STATES_OF))
+        alias = name.removeprefix(_STATES_OF)
+        at = self.at(alias)
         if isinstance(at, ViewAtOnce):
             files = plan_scan(at.view.table, at.snapshot_id, needs.filter, self._manifests)
-            none = pa.Table.from_batches([], arrow_schema(at.view.schema))
-            return Scan(name, at.view, needs, files, None, none, at.position)
+            if (settled := self._settled.get(alias)) is not None:
+                return settled.scan(name, needs, files)
+            unseen = arrow_schema(at.view.schema).empty_table() if at.rows is None else at.rows
+            return Scan(name, at.view, needs, files, None, unseen, at.position)
         files = plan_scan(at.topic.table, at.snapshot_id, needs.filter, self._manifests)
         return Scan(name, at.topic, needs, files, at.offsets, at.rows)
 
@@ -108,7 +131,8 @@ class Moment(Mapping[str, Schema | Folded]):
                 raise
             raise KeyError(name) from None
         if isinstance(at, ViewAtOnce):
-            return Folded(at.sql, _STATES_OF + name.lower(), at.view.schema)
+            sql = at.view.read_base if name.lower() in self._settled else at.sql
+            return Folded(sql, _STATES_OF + name.lower(), at.view.schema)
         return at.topic.schema
 
     def __contains__(self, name: object) -> bool:

@@ -27,9 +27,21 @@ _SKIPPED = {"partition": "partition values", "statistics": "min/max statistics",
 
 
 @dataclass(frozen=True, slots=True)
+class Mask:
+    """Which rows of files count: those whose keys are among `values` (`among`), or those whose are not.
+
+    Without keys, all rows have the same.
+    """
+
+    keys: tuple[str, ...]
+    values: pa.Table = field(repr=False)
+    among: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """What a query reads of one stored table, which the SQL calls `name`: a snapshot's files, and of a topic the log's
-    tail after it; a view has a position instead."""
+    tail after it; a view has a position instead. Of the files, only rows that the mask lets through count."""
 
     name: str
     of: Topic | View = field(repr=False)
@@ -38,6 +50,7 @@ class Scan:
     tail: Offsets | None
     tail_rows: pa.Table = field(repr=False)
     position: Position | None = None
+    mask: Mask | None = None
 
     @property
     def schema(self) -> Schema:
@@ -124,7 +137,7 @@ def _describe_source(scan: Scan) -> dict[str, Any]:
     if isinstance(scan.of, Topic) or scan.position is None:
         return {"topic": scan.of.name}
     sources = {source.name: snapshot for source, snapshot in sorted(scan.position.snapshots.items())}
-    return {"view": scan.of.name, "fold": scan.of.kind, "sources": sources}
+    return {"view": scan.of.name, "fold": scan.of.kind, "held": scan.tail_rows.num_rows, "sources": sources}
 
 
 def render(plan: QueryPlan) -> list[str]:
@@ -148,8 +161,13 @@ def _render_scan(scan: Mapping[str, Any]) -> list[str]:
         f"  files: {kept}; {_counted(scan['rows'], 'row')}, {_size(scan['bytes'])} in the columns read",
         f"  columns: {', '.join(scan['columns']) or 'none'}",
         f"  filter: {scan['filter']}",
-        f"  tail: {_tail(scan)}" if "topic" in scan else f"  fold: {scan['fold']}",
+        f"  tail: {_tail(scan)}" if "topic" in scan else f"  fold: {_fold(scan)}",
     ]
+
+
+def _fold(scan: Mapping[str, Any]) -> str:
+    held = f"; {_counted(scan['held'], 'row')} of groups that changed since are held in memory" if scan["held"] else ""
+    return f"{scan['fold']}{held}"
 
 
 def _tail(scan: Mapping[str, Any]) -> str:

@@ -18,11 +18,13 @@ from headwater.errors import QueryCancelled, QueryFailed, TopicNotFound
 from headwater.observability.metrics import Metrics
 from headwater.serving.agreement import CHECK, Agreed, Mistake, Unproven, agree, scan_needs
 from headwater.serving.duck import Duck
+from headwater.serving.fresh import UnseenRows
 from headwater.serving.metadata_answers import Wanted, answer, known, wanted
 from headwater.serving.moment import Moment, is_there
 from headwater.serving.plan import QueryPlan, Scan, choose_engine, describe, render
 from headwater.serving.result import Result
 from headwater.serving.running import Begun, Known, Running, Stoppable
+from headwater.serving.settled import Settling
 from headwater.sql.cursor import located
 from headwater.sql.names import Relation, normalise
 from headwater.sql.statements import Query
@@ -73,7 +75,8 @@ class Queries:
     """Answers reading statements over the topics and views of one lake.
 
     `before_read` is told, once per query and before anything is read, which views the query reads as they are now.
-    `fresh_frame` gives a view's rows as they would be if it were refreshed now.
+    `fresh_frame` gives a view's rows as they would be if it were refreshed now, as Spark's; `unseen` what they would be
+    more than those stored, where that is simple enough for DuckDB.
     """
 
     def __init__(
@@ -90,11 +93,13 @@ class Queries:
         timeout: float,
         before_read: Callable[[Sequence[View]], None] | None = None,
         fresh_frame: FreshFrame | None = None,
+        unseen: Callable[[str], UnseenRows | None] = lambda _: None,
     ) -> None:
         self._topics = topics
         self._views = views
         self._before_read = before_read
         self._fresh_frame = fresh_frame
+        self._unseen = unseen
         self._log = log
         self._duck = duck
         self._spark = spark
@@ -103,11 +108,15 @@ class Queries:
         self._max_rows = max_rows
         self._timeout = timeout
         self._manifests = ManifestCache()
+        self._settling = Settling(self._manifests)
 
-    def _plan(self, query: Query, *, runs: bool) -> tuple[QueryPlan, Moment]:
-        """Where the query would run now, on which files and offsets, and why; and the tables as it sees them."""
+    def _plan(self, query: Query, cancel: Cancel | None) -> tuple[QueryPlan, Moment]:
+        """Where the query would run now, on which files and offsets, and why; and the tables as it sees them.
+
+        Without `cancel` it is not going to run.
+        """
         named = normalise(rewrite_windows(query.text))
-        if runs and self._before_read is not None:
+        if cancel is not None and self._before_read is not None:
             self._before_read(self._current_views(named.relations))
         moment = Moment(
             self._topics, self._log, self._manifests, tail=query.tail, views=self._views, relations=named.relations
@@ -115,7 +124,7 @@ class Queries:
         for relation in named.relations:
             if relation.kind != "any":  # mv('v') and topic('t') are nothing else: what is not there is told at once
                 moment.at(relation.alias_in_text)
-        verdict = self._verdict(query, named.text, moment)
+        verdict = self._verdict(query, named.text, moment, cancel)
         needs = verdict.tables if isinstance(verdict, Agreed) else scan_needs(named.text, moment)
         scans = tuple(moment.scan(name, need) for name, need in needs.items())
         asks = _asked_of_metadata(named.text, scans) if isinstance(verdict, Agreed) else None
@@ -125,16 +134,68 @@ class Queries:
         agreed = verdict if isinstance(verdict, Agreed) else None
         return QueryPlan(named.text, engine, reason, scans, agreed), moment
 
-    def _verdict(self, query: Query, text: str, moment: Moment) -> Agreed | Unproven:
-        for name in moment.fresh.values():
-            self._views.load(name)
+    def _verdict(self, query: Query, text: str, moment: Moment, cancel: Cancel | None) -> Agreed | Unproven:
+        for alias, name in moment.fresh.items():
             if self._fresh_frame is None:
                 raise QueryFailed(
                     f'materialized view "{name}" cannot be read fresh here',
                     hint=f"Refresh it and read it as it is: REFRESH MATERIALIZED VIEW {name}.",
                 )
-            return Unproven(f'view "{name}" is read fresh')
-        return _judged(query, text, agree(text, moment))
+            reason = "asked for" if query.engine == "spark" else self._freshened(query, alias, name, moment, cancel)
+            if reason is not None:
+                return Unproven(f'what view "{name}" has not consumed is computed by Spark: {reason}')
+        if query.engine != "spark":
+            self._settle(query, moment, cancel)
+        verdict = _judged(query, text, agree(text, moment))
+        if isinstance(verdict, Unproven):
+            moment.unsettle()
+        return verdict
+
+    def _settle(self, query: Query, moment: Moment, cancel: Cancel | None) -> None:
+        """Let views be read as if they were folded, where what was appended to them is small."""
+
+        def run(plan: QueryPlan) -> pa.Table:
+            return self._rows(plan, query, cancel)
+
+        for name, at in moment.views():
+            try:
+                settled = self._settling.settle(at.view, at.snapshot_id, at.rows, run)
+            except (QueryFailed, pa.ArrowException) as failed:
+                if isinstance(failed, QueryFailed) and type(failed) is not QueryFailed:  # it was stopped
+                    raise
+                log.info("view is folded in every read", extra={"view": at.view.name, "reason": str(failed)})
+                continue
+            if settled is not None:
+                moment.settle(name, settled)
+
+    def _freshened(self, query: Query, alias: str, name: str, moment: Moment, cancel: Cancel | None) -> str | None:
+        """Put beside a view what it has not consumed, as far as the query is going to run; or why only Spark can."""
+        unseen = self._unseen(name)
+        if unseen is None:
+            return "it takes more than appending what follows from new rows"
+        plan = unseen.plan()
+        if plan is None:
+            return None
+        if plan.engine != "duckdb":
+            return plan.reason
+        if plan.bytes > self._duckdb_max_bytes:
+            return "it is more than duckdb_max_bytes"
+        try:
+            rows = self._rows(plan, query, cancel) if cancel is not None else None
+            moment.freshen(alias, unseen.beside(rows))
+        except pa.ArrowException as failed:
+            return str(failed)
+        except QueryFailed as failed:
+            if type(failed) is not QueryFailed:  # it was stopped
+                raise
+            return _said(failed)
+        return None
+
+    def _rows(self, plan: QueryPlan, query: Query, cancel: Cancel | None) -> pa.Table:
+        running = self._duck().run(plan, query.timeout or self._timeout)
+        if cancel is not None:
+            cancel.attach(running)
+        return pa.Table.from_batches(running.batches(), running.schema)
 
     def _current_views(self, relations: Sequence[Relation]) -> list[View]:
         """The views that a query reads as they are now, each once."""
@@ -144,7 +205,7 @@ class Queries:
 
     def explain(self, query: Query, *, analyze: bool = False, cancel: Cancel | None = None) -> Result:
         """The plan as lines of text, with what running it took if asked; as plain data in the result's `info`."""
-        plan, moment = self._plan(query, runs=analyze)
+        plan, moment = self._plan(query, (cancel or Cancel()) if analyze else None)
         if not analyze:
             return _explained(render(plan), describe(plan))
         begun = time.perf_counter()
@@ -158,7 +219,7 @@ class Queries:
         """The query's result, streaming; what its `info` says about the engine is final."""
         begun = time.perf_counter()
         cancel = cancel or Cancel()
-        plan, moment = self._plan(query, runs=True)
+        plan, moment = self._plan(query, cancel)
         cancel.check()
         plan, running = self._start(plan, moment, query, cancel)
         return Result(

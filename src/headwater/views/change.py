@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headwater.catalog.views import BASE, SIGN
 from headwater.views.analyse.scope import Opaque
 from headwater.views.deltas import KEY, WEIGHT, Clock, Differ, Keys, Leaf, Only
 from headwater.views.fold import state_rows
-from headwater.views.layout import BASE, SIGN, Grouped, Layout, cut_keys, repeatable, top_aggregate, with_cut
+from headwater.views.layout import Grouped, Layout, cut_keys, repeatable, top_aggregate, with_cut
 from headwater.views.relation import Aggregate, Analysed, Distinct, Filter, Project, Relation, Window, column
 
 VIEW = "__view"
@@ -165,11 +166,16 @@ def _by_keys(view: Incremental, changed: Mapping[str, bool], clock: Clock | None
 
 
 def _retract(layout: Layout, keys: str) -> str:
-    names = ", ".join(
-        f"-{SIGN} AS {SIGN}" if n == SIGN else f"FALSE AS {BASE}" if n == BASE else _q(n) for n in layout.columns
-    )
+    """Rows that take back what is there of the keys: the net of it, so that an often touched key stays small."""
+    names = ", ".join(_q(name) for name in layout.columns if name not in (SIGN, BASE))
     condition = " AND ".join(f"{_q(key)} <=> __k.{KEY}{place}" for place, key in enumerate(layout.keys))
-    return f"SELECT {names} FROM {_q(VIEW)} LEFT SEMI JOIN {_q(keys)} AS __k ON {condition}"
+    there = f"SELECT * FROM {_q(VIEW)} LEFT SEMI JOIN {_q(keys)} AS __k ON {condition}"
+    net = (
+        f"SELECT {names}, CAST(SUM({SIGN}) AS BIGINT) AS __net FROM ({there}) GROUP BY {names} HAVING SUM({SIGN}) <> 0"
+    )
+    made = {SIGN: f"CAST(-SIGN(__net) AS INT) AS {SIGN}", BASE: f"FALSE AS {BASE}"}
+    listed = ", ".join(made.get(name, _q(name)) for name in layout.columns)
+    return f"SELECT {listed} FROM ({net}) LATERAL VIEW EXPLODE(SEQUENCE(CAST(1 AS BIGINT), ABS(__net))) __n AS __n"
 
 
 def plan_recompute(view: Incremental, reason: str, clock: Clock | None = None) -> Recompute:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from headwater.catalog.iceberg import Tables
 from headwater.catalog.views import P_POSITION, P_SIGNED, S_METHOD, S_POSITION, S_SIGNED, View, Views
 from headwater.errors import Conflict, StaleCommit
+from headwater.observability.failpoints import failpoint
 from headwater.spark.gate_spark import isolated
 from headwater.storage.commit import Change, commit
 from headwater.storage.read_spark import read_files
@@ -55,11 +56,13 @@ def run_compaction(
     every = plan_scan(view.table, view.snapshot_id, AlwaysTrue(), cache).files
     chosen: Sequence[DataFile] = every if whole else appended(view, every).files
     files = _fold(view, chosen, session, whole=whole)
+    failpoint("compact.written")
     try:
         snapshot_id = _swap(view, views.tables, files, chosen, whole=whole)
     except (StaleCommit, Conflict):
         remove_files(files)
         raise
+    failpoint("compact.committed")
     before, after = Files.of(chosen), Files.of(files)
     return Compacted(
         view.name,

@@ -1,8 +1,8 @@
-"""When folding a view's states pays. Pure over the table's metadata.
+"""When folding a view's states in its table pays. Pure over the table's metadata.
 
-Figures behind it (`make bench NAME=view-read` prints them): reading a base row as it is costs about a tenth of merging
-an appended one, and opening a file about as much as merging a few thousand rows. A full fold writes every base row
-again, so it is due only when the appended rows make reads about half as dear again: at a fifth of the base rows. Until
+What was appended is folded in memory by the first read after a refresh, and every read masks the groups that it
+concerns, so its cost grows with the appended rows (`make bench NAME=view-read` prints both). A full fold writes every
+base row again, so it is due only at a fifth of the base rows: then it writes five of them for each appended one. Until
 then, many small files are folded among themselves, which costs only what was appended.
 """
 
@@ -12,12 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
-from pyiceberg.types import BooleanType
 
 from headwater.catalog.views import View
-from headwater.views.layout import BASE
 
 APPENDED_SHARE = 0.2
 """Appended rows per base row from which on everything is folded."""
@@ -54,13 +51,7 @@ class Due:
 
 def appended(view: View, files: Sequence[DataFile]) -> Files:
     """The files that refreshes appended since everything was folded."""
-    field_id = view.table.schema().find_field(BASE).field_id
-    return Files.of([file for file in files if not _is_base(file, field_id)])
-
-
-def _is_base(file: DataFile, field_id: int) -> bool:
-    lower = (file.lower_bounds or {}).get(field_id)
-    return lower is not None and bool(from_bytes(BooleanType(), lower))
+    return Files.of([file for file in files if not view.is_base(file)])
 
 
 def due(view: View, files: Sequence[DataFile]) -> Due | None:

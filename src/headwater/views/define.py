@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
@@ -20,7 +20,7 @@ from headwater.views.analyse import Opaque, Open, analyse, parsed
 from headwater.views.analyse.functions import VOLATILE, contains_aggregate, function_name
 from headwater.views.analyse.select import Opened
 from headwater.views.deltas import Clock, Differ
-from headwater.views.fold import read_sql
+from headwater.views.fold import compacted, read_sql
 from headwater.views.layout import Layout, plan_layout
 from headwater.views.plan import SourceRange, opener
 from headwater.views.relation import (
@@ -65,6 +65,10 @@ class Defined:
         return read_sql(self.layout, STATES, signed=False)
 
     @property
+    def read_base(self) -> str:
+        return read_sql(self.layout, STATES, signed=False, base=True)
+
+    @property
     def read_signed(self) -> str:
         return read_sql(self.layout, STATES, signed=True)
 
@@ -84,17 +88,19 @@ def define(definition: ViewDefinition, found: Sources, session: SparkSession) ->
     _refuse_volatile(text)
     names = _names(definition.name, frame)
     types = [field.dataType.simpleString() for field in frame.schema.fields]
-    columns = tuple(SourceColumns(head.table_name, _columns(head)) for head in heads)
-    draft = _Draft(definition, columns, heads)
+    every = tuple(SourceColumns(head.table_name, _columns(head)) for head in heads)
+    draft = _Draft(definition, every, heads)
     try:
+        columns = _used(draft.analysed(text), draft)
+        # What * stands for, and so every name in the tree, depends on the columns: the layout is of those that stay.
+        draft = _Draft(definition, columns, heads)
         analysed = draft.analysed(text)
         typed = _types(own, analysed, draft)
         _check_same(own, text, frame)
-        columns = _used(analysed, draft)
         layout = plan_layout(analysed, names, types, typed)
     except Opaque as opaque:
         outputs = tuple((name, of, name) for name, of in zip(names, types, strict=True))
-        layout, typed = Layout("rows", outputs, opaque=opaque.reason), {}
+        layout, typed, columns = Layout("rows", outputs, opaque=opaque.reason), {}, every
     physical = _physical(own, layout, draft, text, typed)
     return Defined(definition, layout, typed, columns, heads, physical)
 
@@ -129,9 +135,9 @@ def _heads(relations: frozenset[str], ctes: frozenset[str], found: Sources) -> t
         if head is None:
             if name in ctes:
                 continue
-            raise TopicNotFound(
-                f'there is no topic or materialized view "{name}"', hint="`SHOW TOPICS` lists the topics."
-            )
+            near = found.near(name)
+            hint = f'Did you mean "{near}"?' if near else "`SHOW TOPICS` and `SHOW MATERIALIZED VIEWS` list them."
+            raise TopicNotFound(f'there is no topic or materialized view "{name}"', hint=hint)
         heads.append(head)
     return tuple(heads)
 
@@ -238,17 +244,38 @@ def _check_same(own: SparkSession, text: str, frame: DataFrame) -> None:
     """Opaque unless the text that we write for the parsed query means to Spark what the user's text means."""
     again = parsed(text).transform(_spelled_as_spark_does).sql(dialect="spark")
     try:
-        same = own.sql(again).sameSemantics(frame)
+        same = _normalised(own.sql(again)).sameResult(_normalised(frame))
     except Exception as failed:
         raise Opaque("Spark does not understand the query as it was read") from failed
     if not same:
         raise Opaque("the query could not be taken apart without a doubt about its meaning")
 
 
+def _normalised(frame: DataFrame) -> Any:
+    """Spark's plan of the analysed query, in which common table expressions are numbered as they come."""
+    return frame._jdf.queryExecution().normalized()
+
+
+_TYPED_LITERALS = {
+    "DATE": "DATE",
+    "TIMESTAMP": "TIMESTAMP",
+    "TIMESTAMPTZ": "TIMESTAMP",
+    "TIMESTAMPNTZ": "TIMESTAMP_NTZ",
+}
+
+
 def _spelled_as_spark_does(node: exp.Expr) -> exp.Expr:
-    """IS NOT NULL is an operator of its own to Spark, and a negation to the parser that took the text apart."""
+    """The node in the words that Spark reads as the user's, where the parser that took the text apart has others.
+
+    IS NOT NULL is an operator of its own to Spark, and a negation to the parser. `DATE '...'` is read as a strict cast,
+    while CAST is a lenient one. A comma in FROM is an inner join without a condition, which has no place for pivots.
+    """
     if isinstance(node, exp.Not) and isinstance(node.this, exp.Is) and isinstance(node.this.expression, exp.Null):
         return exp.Anonymous(this="ISNOTNULL", expressions=[node.this.this])
+    if type(node) is exp.Cast and node.this.is_string and (of := _TYPED_LITERALS.get(node.to.this.name)):
+        return exp.Var(this=f"{of} {node.this.sql(dialect='spark')}")
+    if isinstance(node, exp.Join) and node.args.get("kind") == "CROSS" and "pivots" not in node.args:
+        return exp.Join(this=node.this, kind="INNER")
     return node
 
 
@@ -302,7 +329,9 @@ def properties_of(defined: Defined, position: Position) -> dict[str, object]:
     return {
         "layout": defined.layout.to_json(),
         "read": defined.read,
+        "read_base": defined.read_base,
         "read_signed": defined.read_signed,
+        "compact": compacted(defined.layout, STATES, signed=True, base=False),
         "types": defined.types,
         "sources": defined.sources,
         "position": position,

@@ -9,7 +9,7 @@ from headwater.types import ViewOptions
 from headwater.views.change import AppendDelta, Recompute, RecomputeKeys, Skip
 from headwater.views.define import Defined
 from headwater.views.deltas import Leaf
-from headwater.views.layout import Layout
+from headwater.views.layout import Layout, StateColumns
 from headwater.views.plan import RefreshPlan, SourceRange
 
 _METHODS = {
@@ -87,7 +87,7 @@ def render(plan: RefreshPlan) -> list[str]:
     lines += [f"first: keys {keys['name']}{' (to skip files)' if keys['hint'] else ''}" for keys in said["keys"]]
     lines += [_render_leaf(leaf) for leaf in said["reads"]]
     if said["sql"]:
-        lines.append(f"estimate: {plan.rows:,} rows to read; a recompute would read {plan.full_rows:,}")
+        lines.append(f"estimate: {_counted(plan.rows, 'row')} to read; a recompute would read {plan.full_rows:,}")
     lines += [f"sql: {' '.join(sql.split())}" for sql in said["sql"]]
     return lines
 
@@ -96,17 +96,24 @@ def _render_source(source: dict[str, Any]) -> list[str]:
     start = "empty" if source["start"] is None else source["start"]
     if source["start"] == source["end"]:
         return [f"source {source['source']}: snapshot {source['end']}, unchanged"]
-    changes = "what changed is not known"
-    if source["known"]:
-        changes = (
-            f"{source['rows_added']:,} rows in {_files(source['files_added'])} came, "
-            f"{source['rows_removed']:,} rows in {_files(source['files_removed'])} went, {source['bytes']:,} bytes"
-        )
-    return [f"source {source['source']}: snapshot {start} → {source['end']}", f"  {changes}"]
+    return [f"source {source['source']}: snapshot {start} → {source['end']}", f"  {_render_changes(source)}"]
 
 
-def _files(number: int) -> str:
-    return f"{number:,} file{'' if number == 1 else 's'}"
+def _render_changes(source: dict[str, Any]) -> str:
+    if not source["known"]:
+        return "what changed is not known"
+    came = f"{_counted(source['rows_added'], 'row')} came in {_counted(source['files_added'], 'file')}"
+    went = f"{_counted(source['rows_removed'], 'row')} went with {_counted(source['files_removed'], 'file')}"
+    size = _counted(source["bytes"], "byte")
+    if source["files_added"] and source["files_removed"]:
+        return f"{came}, {went}, {size}; rows in both were only copied, and cancel"
+    if not source["files_added"] and not source["files_removed"]:
+        return "no row came or went: files were only put together"
+    return f"{came if source['files_added'] else went}, {size}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _render_leaf(leaf: dict[str, Any]) -> str:
@@ -125,7 +132,8 @@ def kept(layout: Layout, options: ViewOptions) -> str:
     if layout.opaque is not None:
         return f"Every refresh recomputes it: {layout.opaque}."
     if layout.kind == "rows":
-        return "Refreshes are incremental: rows of the answer follow from rows of the change."
+        keys = ", or all rows of a touched key are computed anew" if layout.keys else ""
+        return f"Refreshes are incremental: rows of the answer follow from rows of the change{keys}."
     if layout.invertible:
         return "Refreshes are incremental: groups are kept as states that add up."
     return (
@@ -142,11 +150,19 @@ def describe_view(layout: Layout, options: ViewOptions) -> dict[str, Any]:
         "kept": kept(layout, options),
         "keys": list(layout.keys),
         "states": [
-            {"columns": list(state.columns), "value": state.final, "invertible": state.invertible}
+            {"columns": list(state.columns), "value": _value(state), "invertible": state.invertible}
             for state in layout.states
         ],
         "on_read": list(_on_read(layout)),
     }
+
+
+def _value(state: StateColumns) -> str:
+    """The aggregate's value over the columns that hold its state."""
+    value = state.final
+    for mark, name in zip(state.suffixes or map(str, range(len(state.columns))), state.columns, strict=True):
+        value = value.replace(f"{{{mark}}}", name)
+    return value
 
 
 def _on_read(layout: Layout) -> Iterable[str]:

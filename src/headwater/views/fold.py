@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
+from headwater.catalog.views import BASE, SIGN
 from headwater.views.analyse.common import parse as _parse
 from headwater.views.deltas import WEIGHT, Differ
-from headwater.views.layout import BASE, PART, ROWS, SIGN, Grouped, Layout, StateColumns
+from headwater.views.layout import PART, ROWS, Grouped, Layout, StateColumns
 from headwater.views.relation import (
     Aggregate,
     Distinct,
@@ -105,10 +106,14 @@ def fold(layout: Layout, table: str, alias: str, *, signed: bool) -> tuple[Relat
     return _finished(layout, _merged(layout, scan, alias), alias)
 
 
-def read_sql(layout: Layout, table: str, *, signed: bool) -> str:
-    """Spark SQL for the view's rows, ORDER BY and LIMIT included, over the view's own table."""
+def read_sql(layout: Layout, table: str, *, signed: bool, base: bool = False) -> str:
+    """Spark SQL for the view's rows, ORDER BY and LIMIT included, over the view's own table.
+
+    `base`: nothing was appended to it since everything was folded.
+    """
     if layout.kind == "states" and layout.grouped and not layout.parts and not signed:
-        relation, shown = _finished(layout, _split(layout, table), "v")
+        groups = _as_merged(layout, _scan(layout, table, "v", None)) if base else _split(layout, table)
+        relation, shown = _finished(layout, groups, "v")
     else:
         relation, shown = fold(layout, table, "v", signed=signed)
     child = _rendered(relation)
@@ -227,7 +232,7 @@ def _final(state: StateColumns, alias: str, number: int) -> exp.Expression:
     if state.part is not None:
         return _parse(value)
     if state.merges[:1] == ("moments",):
-        named = {suffix: f"{value}.{suffix}" for suffix in MOMENTS}
+        named = {suffix: f"({value}).{suffix}" for suffix in MOMENTS}  # a field, not a column of a table
     else:
         named = dict(zip(state.suffixes, (_q(f"{alias}.{name}") for name in state.columns), strict=True))
     return _parse("(" + state.final.format(**named) + ")")

@@ -1,28 +1,24 @@
-"""A view as it would be if it were refreshed now: its states, and what follows from changes that it has not consumed.
+"""A view as it would be if it were refreshed now, by Spark: its states, and what follows from unseen changes.
 
-Nothing is written. The log's tail counts, so every acknowledged record does. The plan is the one that a refresh would
-make, so it costs what changed.
+Nothing is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.catalog.views import P_READ, P_READ_SIGNED, STATES, View
 from headwater.storage.scan import ManifestCache
-from headwater.types import VIEWS, TableName
+from headwater.types import VIEWS
 from headwater.views.change import AppendDelta, Recompute, RecomputeKeys, Skip
-from headwater.views.plan import plan_refresh
+from headwater.views.fresh_plan import Tail, plan_fresh
+from headwater.views.plan import SourceRange
 from headwater.views.refresh import Workspace
-from headwater.views.sources import Head, Sources
+from headwater.views.sources import Sources
 from headwater.views.text import plain_query
-
-Tail = Callable[[str], tuple[Head, pa.Table]]
-"""A topic's name to its newest snapshot and the rows of the log behind it, read at once."""
 
 
 @contextmanager
@@ -43,12 +39,9 @@ def _frame(
     cache: ManifestCache,
     stack: ExitStack,
 ) -> DataFrame:
-    below = [source.table for source in view.sources if source.table.namespace == VIEWS]
-    tails = {source.table: tail(source.table.name) for source in view.sources if source.table not in below}
-    heads: dict[TableName, Head] = {name: head for name, (head, _) in tails.items()}
-    if below:
-        return _over_views(view, heads, tails, sources, tail, now, session, cache, stack)
-    plan = plan_refresh(view, heads, now, cache, tails={name: rows for name, (_, rows) in tails.items()})
+    if any(source.table.namespace == VIEWS for source in view.sources):
+        return _over_views(view, sources, tail, now, session, cache, stack)
+    plan = plan_fresh(view, tail, now, cache)
     space = stack.enter_context(Workspace(session, {each.head.name: each for each in plan.ranges}, cache))
     change = plan.change
     if not isinstance(change, Skip):
@@ -81,8 +74,6 @@ def _by_name(space: Workspace, *parts: str) -> str:
 
 def _over_views(
     view: View,
-    heads: Mapping[TableName, Head],
-    tails: Mapping[TableName, tuple[Head, pa.Table]],
     sources: Sources,
     tail: Tail,
     now: str,
@@ -91,19 +82,19 @@ def _over_views(
     stack: ExitStack,
 ) -> DataFrame:
     """A view on views: its query over them as they are when fresh, which are small beside what they stand on."""
-    from headwater.views.plan import SourceRange
-
-    ranges = {
-        head.name: SourceRange(head, head.snapshot_id, head.snapshot_id, None, tails[name][1])
-        for name, head in heads.items()
-    }
+    below = [source.table for source in view.sources if source.table.namespace == VIEWS]
+    topics = [source for source in view.sources if source.table not in below]
+    ranges = {}
+    for source in topics:
+        head, rows = tail(source.table.name)
+        ranges[head.name] = SourceRange(head, head.snapshot_id, head.snapshot_id, None, rows)
     space = stack.enter_context(Workspace(session, ranges, cache))
-    space.provide_sources(source for source in view.sources if source.table in heads)
-    for name in (source.table for source in view.sources if source.table not in heads):
-        head = sources.find(name.name)
-        assert head is not None and head.view is not None
-        below = _frame(head.view, sources, tail, now, session, cache, stack)
-        _adopted(below, space.session).createOrReplaceTempView(f"`{name.name}`")
+    space.provide_sources(topics)
+    for name in below:
+        found = sources.find(name.name)
+        assert found is not None and found.view is not None
+        rows_of = _frame(found.view, sources, tail, now, session, cache, stack)
+        _adopted(rows_of, space.session).createOrReplaceTempView(f"`{name.name}`")
     return space.run(plain_query(view.definition.query))
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from sqlglot import exp
 
+from headwater.catalog.views import BASE, SIGN
 from headwater.views.analyse.functions import function_name, uses_clock
 from headwater.views.analyse.scope import Opaque
 from headwater.views.relation import (
@@ -34,7 +35,7 @@ from headwater.views.relation import (
 )
 from headwater.views.states import Merge, state_of
 
-SIGN, BASE, ROWS, PART = "__weight", "__base", "__rows", "__part"
+ROWS, PART = "__rows", "__part"
 LAYOUT_VERSION = 1
 
 

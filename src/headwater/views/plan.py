@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from headwater.catalog.views import Position, SourceColumns, View
+from headwater.catalog.views import BASE, SIGN, Position, SourceColumns, View
 from headwater.errors import SnapshotGone, ViewBroken, ViewNotIncremental
 from headwater.storage.changes import Changes, between
 from headwater.storage.scan import ManifestCache
@@ -30,7 +30,7 @@ from headwater.views.change import (
 )
 from headwater.views.deltas import Clock, Leaf, has_clock
 from headwater.views.fold import fold
-from headwater.views.layout import BASE, SIGN, Layout
+from headwater.views.layout import Layout
 from headwater.views.relation import walk
 from headwater.views.sources import Head
 from headwater.views.text import plain_query
@@ -101,18 +101,23 @@ def plan_refresh(
     heads: Mapping[TableName, Head],
     now: str,
     cache: ManifestCache,
-    method: RefreshMethod | None = None,
     tails: Mapping[TableName, pa.Table] = NO_TAILS,
+    *,
+    full: bool = False,
 ) -> RefreshPlan:
-    """How `view` would be brought to `heads`, and to `tails` behind them; ViewBroken if they lack what it reads."""
-    wanted = method or view.definition.options.method
+    """How `view` would be brought to `heads`, and to `tails` behind them; ViewBroken if they lack what it reads.
+
+    With `full` everything is computed anew, even if nothing changed.
+    """
+    wanted: RefreshMethod = "full" if full else view.definition.options.method
     check_sources(view, heads)
     old = view.position
     ranges, lost = _ranges(view, heads, old, cache)
     ranges = tuple(replace(each, tail=tails.get(each.head.table_name)) for each in ranges)
     position = Position({r.head.table_name: r.end for r in ranges}, {r.head.table_name: r.head.id for r in ranges}, now)
     query = taken_apart(view, ranges)
-    change, chosen = _change(view, query, ranges, Clock(old.now or now, now), wanted, lost)
+    anew = lost or ("REFRESH ... FULL asks for it" if full else None)
+    change, chosen = _change(view, query, ranges, Clock(old.now or now, now), wanted, anew)
     full_rows = sum(each.head.rows(each.end) for each in ranges)
     rows = _rows(change, ranges)
     if wanted == "auto" and not isinstance(change, Skip | Recompute) and rows > CHEAPER * full_rows + 1000:
@@ -173,10 +178,11 @@ def _change(
     ranges: Sequence[SourceRange],
     clock: Clock,
     method: RefreshMethod,
-    lost: str | None,
+    anew: str | None,
 ) -> tuple[ChangePlan, str]:
-    if lost is not None:
-        return _recompute(view, query, lost, clock), lost
+    """The change, and why it is this one; `anew` says why everything must be computed, if it must."""
+    if anew is not None:
+        return _recompute(view, query, anew, clock), anew
     changed = {each.head.name: bool(each.changes and each.changes.removed) for each in ranges if each.changed}
     if method == "full":
         if not changed and not (isinstance(query, Incremental) and _uses_clock(query)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from zlib import crc32
 
 from pyiceberg.table import Table
@@ -72,6 +73,10 @@ class Sources:
             return Head(view.table_name, view.table, view.snapshot_id, view)
         except (ViewNotFound, InvalidName):
             return None
+
+    def near(self, name: str) -> str | None:
+        """The topic or view that was probably meant by a name that nothing has."""
+        return next(iter(get_close_matches(name, [*self._topics.names(), *self._views.names()], n=1)), None)
 
     def load(self, names: Iterable[TableName]) -> Mapping[TableName, Head]:
         """The sources as they are now; those that are gone are left out."""

@@ -94,9 +94,9 @@ def _average(x: str, argument_type: str, result_type: str) -> State | None:
         return State(partials, ("sum", "sum"), "CASE WHEN {n} > 0 THEN {s} / {n} END", False)
     if argument_type.startswith("decimal"):
         precision, scale = (int(part) for part in argument_type[8:-1].split(","))
-        # Spark divides with this many digits behind the point and then rounds to scale + 4; with ten more digits than
-        # that, rounding twice gives what rounding once gives, for any count below ten thousand million.
-        if 38 - (precision + 10 - scale) < scale + 14:
+        # Spark divides with this many digits behind the point and then rounds to scale + 4; with nine more digits than
+        # that, rounding twice gives what rounding once gives, for any count below a thousand million.
+        if 38 - (precision + 10 - scale) < scale + 13:
             return None
         partials = (("s", _sum(x)), ("n", _count([x])))
         total = f"CAST({{s}} AS DECIMAL({precision + 10},{scale}))"

@@ -28,9 +28,10 @@ from headwater.sql.view_options import change_view_options
 from headwater.storage.commit import tag
 from headwater.storage.scan import ManifestCache, plan_scan
 from headwater.storage.writer import local_path
-from headwater.types import VIEWS, RefreshMethod, TableName, ViewDefinition
+from headwater.types import VIEWS, TableName, ViewDefinition
 from headwater.views.compact_policy import Due, due
 from headwater.views.define import define
+from headwater.views.fresh_plan import Tail, Unseen, unseen
 from headwater.views.history import Attempt, Trigger, failed, finished
 from headwater.views.layout import Layout
 from headwater.views.plan import RefreshPlan, plan_refresh
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headwater.views.compact import Compacted
-    from headwater.views.fresh import Tail
     from headwater.views.refresh import Refreshed
     from headwater.views.verify import Verified
 
@@ -83,7 +83,7 @@ class Upkeep:
                 "continuous views need a stream", hint="Use refresh = 'immediate' or 'periodic' for now."
             )
         if self._topics.exists(definition.name):
-            raise TopicExists(f'"{definition.name}" is a topic', hint="Views and topics share their names.")
+            raise TopicExists(f'"{definition.name}" is a topic', hint="A topic and a view never have the same name.")
         if self.views.exists(definition.name):
             raise ViewExists(
                 f'materialized view "{definition.name}" already exists', hint="Use OR REPLACE or IF NOT EXISTS."
@@ -202,7 +202,7 @@ class Upkeep:
 
         began, plan = self._now(), None
         try:
-            plan = self.plan(name, round.heads, "full" if full else None)
+            plan = self.plan(name, round.heads, full=full)
             round.check(plan, lambda source: self.sources.load([source]).get(source))
             progress(plan)
             done = run_refresh(plan, self.views.tables, self._spark(), self.cache)
@@ -218,15 +218,13 @@ class Upkeep:
                 self._pin(plan.view, each.head.table_name, each.end)
         return done
 
-    def plan(
-        self, name: str, heads: Mapping[TableName, Head] | None = None, method: RefreshMethod | None = None
-    ) -> RefreshPlan:
+    def plan(self, name: str, heads: Mapping[TableName, Head] | None = None, *, full: bool = False) -> RefreshPlan:
         """How the view would be refreshed now, or to these heads of topics."""
         view = self.views.load(name)
         known = dict(heads or {})
         wanted = [source.table for source in view.sources if source.table not in known]
         known |= self.sources.load(wanted)
-        return plan_refresh(view, known, f"{self._now():%Y-%m-%d %H:%M:%S.%f}", self.cache, method)
+        return plan_refresh(view, known, self._moment(), self.cache, full=full)
 
     # -- care -----------------------------------------------------------------------------------------------------
 
@@ -250,8 +248,14 @@ class Upkeep:
         """The view's rows as they would be after a refresh, as a frame of `session`."""
         from headwater.views.fresh import fresh_frame
 
-        now = f"{self._now():%Y-%m-%d %H:%M:%S.%f}"
-        return fresh_frame(self.views.load(name), self.sources, tail, now, session, self.cache)
+        return fresh_frame(self.views.load(name), self.sources, tail, self._moment(), session, self.cache)
+
+    def unseen(self, name: str, tail: Tail) -> Unseen | None:
+        """What a fresh read puts beside the view's stored rows; None where only Spark can tell."""
+        return unseen(self.views.load(name), tail, self._moment(), self.cache)
+
+    def _moment(self) -> str:
+        return f"{self._now():%Y-%m-%d %H:%M:%S.%f}"
 
     def verify(self, name: str, sample: int | None = None) -> Verified:
         """Compare the view with its query over the very snapshots that it stands for."""

@@ -139,7 +139,7 @@ VOLATILE = frozenset(
             "current_database",
             "current_schema",
         ),
-        *("version"),
+        *("version",),
     )
 )
 """Functions that answer differently although no source changed; refused in views."""

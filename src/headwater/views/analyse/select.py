@@ -71,7 +71,7 @@ class Reader:
                 inside = reader.query(node.this, outer)
                 return reader._modified(inside, node)
             case _:
-                raise Opaque(f"{_words(node)} is not understood")
+                raise Opaque(f"{_words(node).upper()} is not understood")
 
     def with_common(self, node: exp.Expression | None) -> Reader:
         if node is None:
@@ -130,7 +130,8 @@ class Select:
     def __init__(self, reader: Reader, node: exp.Select, outer: Scope | None) -> None:
         unknown = {key for key, value in node.args.items() if value} - _SELECT
         if unknown or node.args.get("kind"):
-            raise Opaque(f"{sorted(unknown)[0].strip('_').upper() if unknown else 'SELECT AS'} is not understood")
+            word = sorted(unknown)[0].strip("_").upper() if unknown else "SELECT AS"
+            raise Opaque(f"{'a WINDOW clause' if word == 'WINDOWS' else word} is not understood")
         self.reader = reader
         self.node = node
         self.scope = Scope(outer=outer)
