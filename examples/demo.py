@@ -1,4 +1,5 @@
-"""The main job, end to end: a service, a topic, a live workload, queries while it runs, the plans and the files.
+"""The main job, end to end: a service, a topic, views that follow a live workload, queries while it runs, the plans
+and the files.
 
 Run it with `make demo`. It works in a temporary folder and leaves nothing behind.
 """
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,13 +44,22 @@ CREATE TOPIC events (
 ) PARTITIONED BY (days(ts))
   WITH (batch_size = 50000, commit_interval = '2 seconds')"""
 
+REVENUE = """\
+CREATE MATERIALIZED VIEW revenue WITH (refresh = 'immediate') AS
+SELECT region, count(*) AS purchases, sum(amount) AS revenue FROM events WHERE kind = 'purchase' GROUP BY region"""
+SPENDERS = """\
+CREATE MATERIALIZED VIEW spenders WITH (refresh = 'manual') AS
+SELECT user_id, count(*) AS events, sum(amount) AS spent FROM events GROUP BY user_id ORDER BY spent DESC, user_id"""
+MORE = 5_000
+
 LIVE = (
     ("how many, and how fresh?", "SELECT count(*) AS events, max(_timestamp) AS newest FROM events"),
     (
-        "revenue by region",
+        "revenue by region, newest records included",
         "SELECT region, count(*) AS purchases, sum(amount) AS revenue FROM events WHERE kind = 'purchase' "
         "GROUP BY region ORDER BY revenue DESC LIMIT 3",
     ),
+    ("the same, as the view has it", "SELECT * FROM revenue ORDER BY revenue DESC LIMIT 3"),
     (
         "who spends most?",
         "SELECT user_id, sum(amount) AS spent FROM events GROUP BY user_id ORDER BY spent DESC, user_id LIMIT 3",
@@ -105,10 +116,11 @@ def shown(lake: RemoteLake, title: str, text: str) -> None:
 
 
 def explained(lake: RemoteLake, text: str) -> None:
-    """Print a query's plan."""
+    """Print a query's plan, or a refresh's."""
     lines = [row["plan"] for row in lake.execute(parse(f"EXPLAIN {text}"))]
     body = "\n".join(line if len(line) < 150 else line[:147] + "..." for line in lines)
-    console.print(Panel(Text(body), title="EXPLAIN", title_align="left", border_style="cyan"))
+    title = f"EXPLAIN {text}" if text.startswith("REFRESH") else "EXPLAIN"
+    console.print(Panel(Text(body), title=title, title_align="left", border_style="cyan"))
 
 
 class Workload(threading.Thread):
@@ -147,12 +159,16 @@ def run(rows: int) -> None:
         headwater(folder, "init", "shop")
         with service(folder / "shop") as url, RemoteLake(url) as lake:
             console.print(f"[bold cyan]$ headwater serve[/]\nserving at {url}\n")
-            console.rule("[bold]2. a topic is an Iceberg table[/]")
+            console.rule("[bold]2. a topic is an Iceberg table, a view is a query whose answer is kept[/]")
             console.print(CREATE, style="green")
             lake.execute(parse(CREATE))
             warmed(url)
+            for view in (REVENUE, SPENDERS):
+                console.print(view, style="green")
+                console.print(*lake.execute(parse(view)).notices, style="dim")
             stream(lake, url, rows)
             settled(lake, rows)
+            followed(lake, rows)
             files(folder / "shop")
         console.print("\n[bold green]stopped cleanly.[/] Next: the README's tour, or `headwater --help`.")
 
@@ -196,8 +212,38 @@ def settled(lake: RemoteLake, rows: int) -> None:
     explained(lake, ON_SPARK)
 
 
+def followed(lake: RemoteLake, rows: int) -> None:
+    console.rule("[bold]5. views that follow, at the cost of the change[/]")
+    done = [each for each in lake.view("revenue").history(limit=1000) if each["outcome"] == "ok"]
+    methods = ", ".join(f"{count} {method}" for method, count in Counter(each["method"] for each in done).items())
+    console.print(f"revenue was refreshed with every commit while events arrived: {methods}")
+    refreshed(lake)
+    (block,) = blocks(MORE, days=3)
+    lake.append("events", [ndjson(block)], "ndjson", Source("demo", "later", 0))
+    shown(lake, f"{MORE:,} more events; the view does not have them", "SELECT sum(events) AS events FROM spenders")
+    fresh = "SELECT sum(events) AS events FROM mv('spenders', fresh => true)"
+    shown(lake, "read as if it were refreshed now", fresh)
+    lake.flush("events")
+    explained(lake, "REFRESH spenders")
+    refreshed(lake)
+    (counted,) = lake.execute(parse("SELECT sum(events) AS n FROM spenders")).rows()
+    assert counted == {"n": rows + MORE}, counted
+    assert lake.view("spenders").verify()["equal"]
+    console.print("[green]✓[/] the view is what its query gives, row by row\n")
+    shown(lake, "who spends most, from the view", "SELECT * FROM spenders LIMIT 3")
+
+
+def refreshed(lake: RemoteLake) -> None:
+    """Refresh the manual view, and say what it took."""
+    done = lake.view("spenders").refresh()[-1]
+    console.print(
+        f"[bold cyan]$ headwater mv refresh spenders[/]\n{done['method']}: read {done['rows_read']:,} rows, "
+        f"wrote {done['rows_written']:,}, {done['seconds']:.1f} s ({done['reason']})"
+    )
+
+
 def files(folder: Path) -> None:
-    console.rule("[bold]5. plain Parquet, readable by anyone[/]")
+    console.rule("[bold]6. plain Parquet, readable by anyone[/]")
     headwater(folder, "topic", "list")
     from pyiceberg.catalog.sql import SqlCatalog
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.e2e import pasted
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -40,6 +41,8 @@ def test_the_readme_tour(tmp_path: Path) -> None:
     assert "grace" in shown
     assert '"rows":1' in shown.replace(" ", "")
     assert "skipped by partition values" in shown
+    assert "refresh spent: append the delta" in shown
+    assert "ada " not in shown.rsplit("customer │ orders", 1)[-1]  # whose rows were deleted
     assert "order_id: [[1" in shown or "order_id: int64" in shown  # PyIceberg prints the table
 
 
@@ -49,9 +52,33 @@ def test_the_tutorial(tmp_path: Path) -> None:
     assert ".parquet" in shown
 
 
+@pytest.mark.parametrize("page", ["guides/views.md", "guides/tuning-views.md", "tutorial/first-view.md"])
+def test_what_a_page_shows_is_what_its_commands_print(page: str, tmp_path: Path) -> None:
+    document = ROOT / "docs" / page
+    text = document.read_text()
+    taken = pasted.steps(text)
+    said = pasted.run(taken, tmp_path)
+    assert pasted.failures(taken, said) == []
+    if os.environ.get("HEADWATER_REWRITE") == "1":
+        document.write_text(pasted.rewritten(text, taken, said))
+    else:
+        assert pasted.differences(taken, said) == []
+
+
 def test_the_demo(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--rows", "60000"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "exactly once: 60,000 records, 60,000 offsets" in done.stdout
+    assert "the view is what its query gives" in done.stdout
+    assert "append: read 5,000 rows" in done.stdout
     assert "stopped cleanly" in done.stdout
+
+
+def test_the_example_of_views(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "views.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "hourly: keys" in done.stdout
+    assert "daily is what its query gives" in done.stdout
+    assert "248 orders are left" in done.stdout

@@ -21,6 +21,10 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The view's name.")]
 Full = Annotated[bool, typer.Option("--full", help="Recompute it, whatever a refresh would do by itself.")]
+REFRESHED = ("view", "method", "rows_read", "rows_written", "seconds", "reason")
+HISTORY = ("started_at", "view", "outcome", "trigger", *REFRESHED[1:], "verified", "error")
+"""What a table of refreshes shows of them, so that it fits a screen; --json has everything."""
+
 Sample = Annotated[
     int | None,
     typer.Option("--sample", metavar="N", min=1, max=1_000_000, help="Compare about N groups. Default: all."),
@@ -85,7 +89,7 @@ def create(
 
 @app.command("list")
 def list_views(context: typer.Context, json_: Json = False, quiet: Quiet = False) -> None:
-    """List the materialized views: how each is refreshed, and how far it is behind."""
+    """List the materialized views. Tells how each is refreshed, and how far it is behind."""
     from headwater.sql.statements import ShowViews
 
     session = session_of(context)
@@ -132,7 +136,7 @@ def refresh(
     if session.screen.json:
         _say_json(session, dict(done.result.info))
     else:
-        _say_rows(session, done.result, "no views yet; `headwater mv create` makes one")
+        _say_rows(session, done.result, "no views yet; `headwater mv create` makes one", REFRESHED)
     if done.error is not None:
         raise done.error
     if done.differs:
@@ -195,7 +199,7 @@ def explain(context: typer.Context, name: Name, full: Full = False, json_: Json 
 def verify(
     context: typer.Context, name: Name, sample: Sample = None, json_: Json = False, quiet: Quiet = False
 ) -> None:
-    """Compare a view with its query over the very snapshots that it stands for. Exits with 1 if they differ."""
+    """Compare a view with its query. Over the snapshots that the view stands for; exits with 1 if they differ."""
     from headwater.sql.statements import VerifyView
 
     session = session_of(context)
@@ -221,7 +225,7 @@ def history(
     from headwater.sql.statements import ShowRefreshes
 
     session = session_of(context)
-    _say_rows(session, session.lake.execute(ShowRefreshes(name, limit)), "no refreshes yet")
+    _say_rows(session, session.lake.execute(ShowRefreshes(name, limit)), "no refreshes yet", HISTORY)
 
 
 @app.command("alter")
@@ -232,7 +236,7 @@ def alter(
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Change options of a view; those that are not named stay as they are."""
+    """Change options of a view. Those that are not named stay as they are."""
     from headwater.sql.statements import AlterView
 
     session = session_of(context)
@@ -241,7 +245,7 @@ def alter(
 
 @app.command("compact")
 def compact(context: typer.Context, name: Name, json_: Json = False, quiet: Quiet = False) -> None:
-    """Fold the states that refreshes appended, so that reading the view is quicker."""
+    """Fold what refreshes appended to a view. Reading it is quicker then."""
     from headwater.sql.statements import CompactView
 
     session = session_of(context)
@@ -259,8 +263,10 @@ def _run(session: Session, statement: Statement, doing: str | None = None) -> Re
         return session.worker.run(lambda cancel: session.lake.execute(statement, cancel))
 
 
-def _say_rows(session: Session, result: Result, empty: str) -> None:
+def _say_rows(session: Session, result: Result, empty: str, shown: tuple[str, ...] = ()) -> None:
+    """Print rows; as a table, of `shown` the columns that have values."""
     from headwater.cli.formats import json_objects, write_result
+    from headwater.serving.result import Result
 
     screen = session.screen
     if screen.json:
@@ -268,10 +274,13 @@ def _say_rows(session: Session, result: Result, empty: str) -> None:
         return
     for notice in result.notices:
         screen.note(f"note: {notice}")
-    if result.arrow().num_rows:
-        write_result(result, "table", screen, None)
-    else:
+    table = result.arrow()
+    if not table.num_rows:
         screen.note(empty)
+        return
+    if shown:
+        table = table.select([name for name in shown if table[name].null_count < table.num_rows])
+    write_result(Result(table.schema, iter(table.to_batches())), "table", screen, None)
 
 
 def _say_plan(session: Session, result: Result) -> None:

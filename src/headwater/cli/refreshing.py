@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from headwater.cli.screen import counted
 from headwater.cli.session import Session
 from headwater.errors import HeadwaterError
 
@@ -70,7 +71,7 @@ def _refresh(session: Session, statement: RefreshView) -> Result:
     doing = [f"refreshing {statement.name}"]
 
     def planned(plan: Mapping[str, Any]) -> None:
-        doing[0] = f"refreshing {plan['view']}: {plan['method']}, {plan['rows']:,} rows to read"
+        doing[0] = f"refreshing {plan['view']}: {plan['method']}, {counted(plan['rows'], 'row')} to read"
         if not screen.shows_progress and not screen.json and plan["method"] != "skip":
             screen.note(f"{doing[0]} ({plan['reason']})")
 
