@@ -9,7 +9,7 @@ from tests.property.view_model import TABLES, ViewModel
 
 from headwater.views.analyse import Opaque
 from headwater.views.analyse.functions import VOLATILE
-from headwater.views.change import AppendDelta, ChangePlan, Recompute, RecomputeKeys, Skip, plan_change
+from headwater.views.change import AppendDelta, ChangePlan, Recompute, RecomputeKeys, Skip, plan_change, untracked
 from headwater.views.deltas import Clock
 
 Table = Callable[[Iterable[str], Iterable[Iterable[str]]], str]
@@ -30,15 +30,12 @@ RECOMPUTED = {
     "full joins without an equality": "SELECT t.id, u.name FROM t FULL JOIN u ON t.k < u.k",
     "NOT IN a subquery": "SELECT g FROM t WHERE k NOT IN (SELECT k FROM u)",
     "EXISTS or IN below OR": "SELECT g FROM t WHERE v > 1 OR EXISTS (SELECT 1 FROM u WHERE u.k = t.k)",
-    "INTERSECT": "SELECT g FROM t INTERSECT SELECT k FROM u",
-    "EXCEPT": "SELECT g FROM t EXCEPT SELECT k FROM u",
+    "INTERSECT ALL, EXCEPT ALL": "SELECT g FROM t INTERSECT ALL SELECT k FROM u",
     "LIMIT inside a query": "SELECT g FROM (SELECT g FROM t LIMIT 3) q",
     "LATERAL with a subquery": "SELECT t.g FROM t JOIN LATERAL (SELECT 1) q",
     "TABLESAMPLE": "SELECT g FROM t TABLESAMPLE (10 PERCENT)",
     "PIVOT": "SELECT * FROM t PIVOT (SUM(v) FOR g IN (1, 2))",
     "several ROLLUP, CUBE or GROUPING SETS": "SELECT g, k, COUNT(*) AS n FROM t GROUP BY ROLLUP(g), CUBE(k)",
-    "a WINDOW clause": "SELECT id, LAG(v) OVER w AS p FROM t WINDOW w AS (PARTITION BY g ORDER BY id)",
-    "* EXCEPT": "SELECT * EXCEPT (f) FROM t",
 }
 """Queries that some change makes recompute; the page says which change, and why."""
 
@@ -64,7 +61,7 @@ REFUSED = {
     ),
     "the log's tail": ("SELECT g FROM t WITH TAIL OFF", "a view's query has no WITH TAIL"),
     "a method that cannot be": (
-        "SELECT g FROM t INTERSECT SELECT k FROM u WITH (refresh = 'incremental')",
+        "SELECT g FROM t INTERSECT ALL SELECT k FROM u WITH (refresh = 'incremental')",
         'materialized view "v" cannot refresh incrementally',
     ),
     "a statement that is not a query": ("DELETE FROM t", 'unexpected "DELETE" in CREATE MATERIALIZED VIEW'),
@@ -121,7 +118,8 @@ back. With `refresh = 'auto'` a refresh also recomputes if following the change 
 RECOMPUTES = """
 ## Recomputed
 
-What CREATE says to recompute it refuses if `refresh = 'incremental'`; of the others, the refresh then fails when it would have to recompute.
+What always recomputes, CREATE tells, and refuses it if `refresh = 'incremental'`; of the others, the refresh then fails when it would
+have to recompute.
 A view that reads a view with a LIMIT recomputes too, and so does any query of which Spark cannot say that its parts mean what the whole means.
 """
 MOVING = """
@@ -162,24 +160,26 @@ def _beside(plans: Iterable[ChangePlan]) -> str:
 
 
 def always(query: str, clock: Sequence[str] = ()) -> str | None:
-    """Why the query is not taken apart, so that every refresh recomputes it; None if it is."""
+    """Why every refresh recomputes the query, as CREATE says; None if some do not."""
     try:
-        ViewModel(query, 0, clock)
+        view = ViewModel(query, 0, clock).view
     except Opaque as opaque:
         return opaque.reason
-    return None
+    return untracked(view, Clock(clock[0], clock[0]) if clock else None)
 
 
 def _recomputed(name: str, query: str) -> tuple[str, str, str, str]:
     if (reason := always(query)) is not None:
-        return name, f"`{query}`", "always, as CREATE says", reason
+        return name, f"`{query}`", "always", reason
     model = ViewModel(query, 0)
     full = list(_full(model))
     reasons = dict.fromkeys(reason for _, reason in full)
     if not full or len(reasons) != 1:
         raise AssertionError(f"{name} does not recompute, or for several reasons: {full}")
     moved = [(table, left) for table in model.analysed.tables for left in (False, True)]
-    when = "always" if len(full) == len(moved) else " or ".join(dict.fromkeys(change for change, _ in full))
+    if len(full) == len(moved):
+        raise AssertionError(f"{name} always recomputes, and CREATE does not say so")
+    when = " or ".join(dict.fromkeys(change for change, _ in full))
     return name, f"`{query}`", when, next(iter(reasons))
 
 

@@ -204,11 +204,19 @@ def test_refused_queries(lake: Lake, query: str, error: type[Exception], text: s
 
 
 def test_incremental_only(lake: Lake) -> None:
-    lake.sql("ALTER MATERIALIZED VIEW v_opaque SET (refresh = 'incremental')")
-    produce(lake, 500, 2)
     with pytest.raises(ViewNotIncremental, match="v_opaque"):
-        lake.sql("REFRESH MATERIALIZED VIEW v_opaque")
-    lake.sql("ALTER MATERIALIZED VIEW v_opaque SET (refresh = 'auto')")
+        lake.sql("ALTER MATERIALIZED VIEW v_opaque SET (refresh = 'incremental')")
+    query = "SELECT id, RANK() OVER (ORDER BY v) AS r FROM vt"
+    with pytest.raises(ViewNotIncremental, match="v_never") as refused:
+        lake.sql(f"CREATE MATERIALIZED VIEW v_never AS {query} WITH (refresh = 'incremental')")
+    assert "PARTITION BY" in str(refused.value.detail)
+    lake.sql("CREATE MATERIALIZED VIEW v_total AS SELECT MAX(v) AS m FROM vt WITH (refresh = 'incremental')")
+    produce(lake, 500, 2)
+    assert lake.sql("REFRESH MATERIALIZED VIEW v_total").rows()[-1]["method"] == "append"
+    lake.sql("DELETE FROM vt WHERE id = 501")
+    with pytest.raises(ViewNotIncremental, match="v_total"):
+        lake.sql("REFRESH MATERIALIZED VIEW v_total")
+    lake.sql("DROP MATERIALIZED VIEW v_total")
 
 
 def test_now_moves_the_bound(lake: Lake) -> None:

@@ -52,10 +52,20 @@ INCREMENTAL = {
     "distinct": "SELECT DISTINCT g, k FROM t",
     "union": "SELECT g, k FROM t UNION SELECT x, k FROM u",
     "union all": "SELECT g, k FROM t UNION ALL SELECT x, k FROM u WHERE x > 1",
+    "intersect": "SELECT g, k FROM t INTERSECT SELECT x, k FROM u",
+    "except": "SELECT g, k FROM t EXCEPT SELECT x, k FROM u WHERE x > 0",
+    "groups of an except": (
+        "SELECT g, COUNT(*) c FROM (SELECT g, k FROM t EXCEPT SELECT x, k FROM u) q GROUP BY g HAVING COUNT(*) > 1"
+    ),
+    "* EXCEPT": "SELECT * EXCEPT (f, S) FROM t WHERE v > 1",
     "rank": "SELECT id, g, v, RANK() OVER (PARTITION BY g ORDER BY v) rn FROM t",
     "first rows of a group": (
         "SELECT * FROM (SELECT id, g, v, ROW_NUMBER() OVER (PARTITION BY g ORDER BY v, id, d, f, s, k) rn FROM t) q "
         "WHERE rn <= 2"
+    ),
+    "a WINDOW clause": (
+        "SELECT id, g, SUM(v) OVER w s, COUNT(*) OVER (w RANGE UNBOUNDED PRECEDING) c FROM t "
+        "WINDOW w AS (PARTITION BY g ORDER BY v)"
     ),
     "running sum": "SELECT g, SUM(v) OVER (PARTITION BY g ORDER BY v) s FROM t",
     "window over groups": "SELECT g, RANK() OVER (PARTITION BY g ORDER BY SUM(v)) r, SUM(v) sv FROM t GROUP BY g, k",

@@ -99,6 +99,13 @@ def plan_change(view: Incremental, changed: Mapping[str, bool], clock: Clock | N
         return plan_recompute(view, opaque.reason, clock)
 
 
+def untracked(view: Incremental, clock: Clock | None) -> str | None:
+    """Why the view cannot follow even new rows of any one source; None if it can."""
+    plans = [plan_change(view, {table: False}, clock) for table in view.analysed.tables]
+    reasons = [plan.reason for plan in plans if isinstance(plan, Recompute)]
+    return reasons[0] if plans and len(reasons) == len(plans) else None
+
+
 def _why_not_append(view: Incremental) -> str:
     if view.layout.kind == "states":
         return "rows left the sources, and MIN, MAX, sketches and sums of floats cannot give them back"
@@ -147,6 +154,10 @@ def _by_keys(view: Incremental, changed: Mapping[str, bool], clock: Clock | None
         node = _below(view.analysed.root)
         cut = cut_keys(node)
         if cut is None:
+            if isinstance(node, Window):
+                raise Opaque(
+                    "window functions without PARTITION BY, or without a common column in it, look at all rows"
+                )
             raise Opaque(f"{reason}; and there is no key to compute rows by")
         by = cut
     touched = differ.touched(node, by)

@@ -7,7 +7,7 @@ what we would run means the same: if it cannot say so, the view recomputes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
@@ -19,6 +19,7 @@ from headwater.types import ViewDefinition
 from headwater.views.analyse import Opaque, Open, analyse, parsed
 from headwater.views.analyse.functions import VOLATILE, contains_aggregate, function_name
 from headwater.views.analyse.select import Opened
+from headwater.views.change import Incremental, untracked
 from headwater.views.deltas import Clock, Differ
 from headwater.views.fold import compacted, read_sql
 from headwater.views.layout import Layout, plan_layout
@@ -98,6 +99,7 @@ def define(definition: ViewDefinition, found: Sources, session: SparkSession) ->
         typed = _types(own, analysed, draft)
         _check_same(own, text, frame)
         layout = plan_layout(analysed, names, types, typed)
+        layout = replace(layout, untracked=untracked(Incremental(analysed, layout, typed), Clock(EPOCH, EPOCH)))
     except Opaque as opaque:
         outputs = tuple((name, of, name) for name, of in zip(names, types, strict=True))
         layout, typed, columns = Layout("rows", outputs, opaque=opaque.reason), {}, every

@@ -302,7 +302,7 @@ class Differ:
                 )
             case Aggregate():
                 if not node.keys:
-                    raise Opaque("a total over all rows that is used inside the query changes with every row")
+                    raise Opaque(_TOTAL)
                 return self._cut(node, [column(item.name) for item in node.keys])
             case Distinct():
                 return self._cut(node, [column(name) for name in columns(node)])
@@ -381,7 +381,8 @@ class Differ:
             terms.append(Delta(f"SELECT {names}, {WEIGHT} FROM ({sql})", left.signed))
         if self._moves(node.right):
             if not node.keys:
-                raise Opaque(f"{_article(node.kind)} join without an equality, of which the right side changed")
+                plain = f"{_article(node.kind)} join without an equality, of which the right side changed"
+                raise Opaque(_TOTAL if _is_total(node.right) else plain)
             touched = self._touched(node.right, [column(right) for _, right in node.keys])
             if touched is not None:
                 keys = self.new_keys(touched, len(node.keys))
@@ -536,6 +537,16 @@ def _origin(node: Relation, by: Sequence[exp.Expression]) -> tuple[str, tuple[st
 def _is_cut(node: Relation) -> bool:
     """Whether something below is cut by keys, so that its delta costs more than its touched keys."""
     return any(isinstance(each, Aggregate | Distinct | Window | Join) for each in walk(node))
+
+
+_TOTAL = "a total over all rows that is used inside the query changes with every row"
+
+
+def _is_total(node: Relation) -> bool:
+    """Whether these are aggregates without groups, such as a scalar subquery joins to the query."""
+    while isinstance(node, Filter | Project):
+        node = node.child
+    return isinstance(node, Aggregate) and not node.keys
 
 
 def has_clock(node: Relation) -> bool:

@@ -129,8 +129,8 @@ def kept(layout: Layout, options: ViewOptions) -> str:
     """How a view follows its sources, as a whole sentence."""
     if options.method == "full":
         return "Every refresh recomputes it, because refresh = 'full'."
-    if layout.opaque is not None:
-        return f"Every refresh recomputes it: {layout.opaque}."
+    if layout.recomputes is not None:
+        return f"Every refresh recomputes it: {layout.recomputes}."
     if layout.kind == "rows":
         keys = ", or all rows of a touched key are computed anew" if layout.keys else ""
         return f"Refreshes are incremental: rows of the answer follow from rows of the change{keys}."
@@ -146,7 +146,7 @@ def describe_view(layout: Layout, options: ViewOptions) -> dict[str, Any]:
     """How a view is kept, as plain data."""
     return {
         "kind": layout.kind,
-        "incremental": layout.opaque is None and options.method != "full",
+        "incremental": layout.recomputes is None and options.method != "full",
         "kept": kept(layout, options),
         "keys": list(layout.keys),
         "states": [

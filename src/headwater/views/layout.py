@@ -75,6 +75,12 @@ class Layout:
     limit: int | None = None
     offset: int | None = None
     opaque: str | None = None  # why the query cannot be taken apart; the view then always recomputes
+    untracked: str | None = None  # why no change can be followed although it was taken apart
+
+    @property
+    def recomputes(self) -> str | None:
+        """Why every refresh recomputes the view; None if some do not."""
+        return self.opaque or self.untracked
 
     @property
     def invertible(self) -> bool:

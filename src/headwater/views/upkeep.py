@@ -290,10 +290,10 @@ class Upkeep:
 
 def check_method(definition: ViewDefinition, layout: Layout) -> None:
     """ViewNotIncremental if the view must never be recomputed, and no refresh could do otherwise."""
-    if definition.options.method == "incremental" and layout.opaque is not None:
+    if definition.options.method == "incremental" and (reason := layout.recomputes) is not None:
         raise ViewNotIncremental(
             f'materialized view "{definition.name}" cannot refresh incrementally',
-            detail=f"{layout.opaque[:1].upper()}{layout.opaque[1:]}.",
+            detail=f"{reason[:1].upper()}{reason[1:]}.",
             hint="Use refresh = 'auto'.",
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
-from headwater.views.analyse.common import query_of, this_of, unique
+from headwater.views.analyse.common import parse, query_of, quoted, this_of, unique
 from headwater.views.analyse.conditions import conjuncts, inner, joined, place
 from headwater.views.analyse.functions import (
     contains_aggregate,
@@ -16,8 +16,9 @@ from headwater.views.analyse.functions import (
 from headwater.views.analyse.groups import SETS, Groups, expanded, grouping_sets
 from headwater.views.analyse.scope import Namer, Opaque, Scope, Source, resolved
 from headwater.views.analyse.subqueries import exists, in_query, with_scalars
-from headwater.views.analyse.windows import Windows
+from headwater.views.analyse.windows import Windows, written_out
 from headwater.views.relation import (
+    Aggregate,
     Distinct,
     Filter,
     Generate,
@@ -67,6 +68,8 @@ class Reader:
                 return Select(reader, node, outer).answer()
             case exp.Union():
                 return reader._union(node, outer)
+            case exp.Intersect() | exp.Except():
+                return reader._compared(node, outer)
             case exp.Subquery() if not node.args.get("alias"):
                 inside = reader.query(node.this, outer)
                 return reader._modified(inside, node)
@@ -86,18 +89,44 @@ class Reader:
         return reader
 
     def _union(self, node: exp.Expression, outer: Scope | None) -> Answer:
+        left, right = self._sides(node, outer)
+        names = self._names(left)
+        union: Relation = Union((_only(left), _only(right)), names)
+        if node.args.get("distinct"):
+            union = Distinct(union)
+        return self._modified(Answer(union, _shown(left, names)), node)
+
+    def _compared(self, node: exp.Expression, outer: Scope | None) -> Answer:
+        """INTERSECT and EXCEPT: the rows of both sides in groups; those stay that are on the sides they have to be."""
+        if not node.args.get("distinct"):
+            raise Opaque("INTERSECT ALL and EXCEPT ALL are not understood")
+        left, right = self._sides(node, outer)
+        mark, names = self.namer.fresh("left"), self._names(left)
+        sides = tuple(
+            Project(_only(side), (*(Item(tree, column(tree)) for _, tree in side.columns), Item(mark, parse(here))))
+            for side, here in ((left, "1"), (right, "0"))
+        )
+        keys = tuple(Item(self.namer.fresh("key"), column(name)) for name in names)
+        lefts, all_rows = self.namer.fresh("value"), self.namer.fresh("value")
+        values = (Item(lefts, parse(f"SUM({quoted(mark)})")), Item(all_rows, parse("COUNT(*)")))
+        groups = Aggregate(Union(sides, (*names, mark)), keys, values)
+        also = ">" if isinstance(node, exp.Intersect) else "="
+        kept = Filter(groups, parse(f"{quoted(lefts)} > 0 AND {quoted(all_rows)} {also} {quoted(lefts)}"))
+        outputs = self._names(left)
+        root = Project(kept, tuple(Item(name, column(key.name)) for name, key in zip(outputs, keys, strict=True)))
+        return self._modified(Answer(root, _shown(left, outputs)), node)
+
+    def _sides(self, node: exp.Expression, outer: Scope | None) -> tuple[Answer, Answer]:
         left, right = self.query(node.this, outer), self.query(node.expression, outer)
         if left.on_read.cuts or right.on_read.cuts:
             raise Opaque("LIMIT inside a query has no delta rule")
         if len(left.columns) != len(right.columns) or node.args.get("by_name"):
-            raise Opaque("UNION of different columns is not understood")
+            raise Opaque("a set operation on different columns is not understood")
+        return left, right
+
+    def _names(self, side: Answer) -> tuple[str, ...]:
         name = self.namer.relation("union")
-        names = tuple(self.namer.fresh(name) for _ in left.columns)
-        union: Relation = Union((_only(left), _only(right)), names)
-        if node.args.get("distinct"):
-            union = Distinct(union)
-        shown = tuple((name, tree) for (name, _), tree in zip(left.columns, names, strict=True))
-        return self._modified(Answer(union, shown), node)
+        return tuple(self.namer.fresh(name) for _ in side.columns)
 
     def _modified(self, inside: Answer, node: exp.Expression) -> Answer:
         """ORDER BY and LIMIT over a query's own columns."""
@@ -114,6 +143,11 @@ class Reader:
         return replace(inside, on_read=OnRead(tuple(order), _number(node, "limit"), _number(node, "offset")))
 
 
+def _shown(side: Answer, names: Sequence[str]) -> tuple[tuple[str | None, str], ...]:
+    """The columns of a set operation, which are called as those of its left side."""
+    return tuple((name, tree) for (name, _), tree in zip(side.columns, names, strict=True))
+
+
 def _only(answer: Answer) -> Relation:
     """The relation with exactly the answer's columns, in order."""
     wanted = tuple(tree for _, tree in answer.columns)
@@ -128,10 +162,11 @@ class Select:
     """One SELECT, from its relations up."""
 
     def __init__(self, reader: Reader, node: exp.Select, outer: Scope | None) -> None:
+        node = written_out(node)
         unknown = {key for key, value in node.args.items() if value} - _SELECT
         if unknown or node.args.get("kind"):
             word = sorted(unknown)[0].strip("_").upper() if unknown else "SELECT AS"
-            raise Opaque(f"{'a WINDOW clause' if word == 'WINDOWS' else word} is not understood")
+            raise Opaque(f"{word} is not understood")
         self.reader = reader
         self.node = node
         self.scope = Scope(outer=outer)
@@ -293,13 +328,19 @@ class Select:
 
     def _star(self, item: exp.Expression) -> list[tuple[str | None, exp.Expression]]:
         star = item.this if isinstance(item, exp.Column) else item
-        if any(star.args.get(key) for key in ("except_", "replace", "rename", "except")):
-            raise Opaque("* with EXCEPT or REPLACE is not understood")
+        if any(star.args.get(key) for key in ("replace", "rename")):
+            raise Opaque("* with REPLACE is not understood")
+        but = {name.name.lower() for name in star.args.get("except_") or ()}
         table = item.table.lower() if isinstance(item, exp.Column) else None
         sources = [source for source in self.scope.sources if table is None or source.alias.lower() == table]
         if any(source.hidden for source in sources):
             raise Opaque("* over JOIN ... USING is not understood")
-        return [(name, column(tree)) for source in sources for name, tree in source.columns]
+        return [
+            (name, column(tree))
+            for source in sources
+            for name, tree in source.columns
+            if (name or "").lower() not in but
+        ]
 
     def expression(self, node: exp.Expression, *, aliases: bool = False) -> exp.Expression:
         """The expression over the tree's columns; names of earlier select items where no column has the name."""

@@ -59,3 +59,23 @@ def window_rebuilt(node: exp.Window, visit: Callable[[exp.Expression], exp.Expre
         for item in order.expressions:
             item.set("this", visit(item.this))
     return made
+
+
+def written_out(select: exp.Select) -> exp.Select:
+    """The SELECT with the windows that its WINDOW clause names written where they are used."""
+    named = {window.this.name.lower(): window for window in select.args.get("windows") or ()}
+    if not named:
+        return select
+    if any(window.args.get("alias") for window in named.values()):
+        raise Opaque("a window that is made of another is not understood")
+    tree = select.copy()
+    tree.set("windows", None)
+    for call in list(tree.find_all(exp.Window)):
+        given = named.get(call.alias.lower()) if call.args.get("alias") else None
+        if given is None or call.parent_select is not tree:
+            continue
+        for key in ("partition_by", "order", "spec"):
+            if not call.args.get(key) and given.args.get(key):
+                call.set(key, given.copy().args[key])
+        call.set("alias", None)
+    return tree
