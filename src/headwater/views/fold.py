@@ -49,7 +49,9 @@ def state_rows(layout: Layout, grouped: Grouped, child: str, *, base: bool) -> s
 def _part(layout: Layout, part: int, by: Mapping[str, str], child: str, base: bool) -> str:
     """One part of the table's rows: the groups' own states (part 0), or the counts of values of one aggregate."""
     made = {name: sql for s in layout.states if part == 0 and s.part is None for name, sql in _partials(s).items()}
-    lacking = {name: "NULL" for state in layout.states for name in state.columns if name not in {*by, *made}}
+    if base and part == 0:
+        made |= {s.finished: f"({s.final.format(**_by_suffix(s))})" for s in layout.states if s.finished is not None}
+    lacking = {name: "NULL" for state in layout.states for name in state.stored if name not in {*by, *made}}
     number = {PART: str(part)} if layout.parts else {}
     rows = {ROWS: f"COALESCE(SUM(CAST({WEIGHT} AS BIGINT)), 0)", SIGN: "1", BASE: str(base).upper()}
     items = ", ".join(f"{sql} AS {_q(name)}" for name, sql in {**by, **made, **lacking, **number, **rows}.items())
@@ -59,6 +61,10 @@ def _part(layout: Layout, part: int, by: Mapping[str, str], child: str, base: bo
 
 def _partials(state: StateColumns) -> dict[str, str]:
     return dict(zip(state.columns, state.partials, strict=True))
+
+
+def _by_suffix(state: StateColumns) -> dict[str, str]:
+    return dict(zip(state.suffixes, state.partials, strict=True))
 
 
 def compacted(layout: Layout, table: str, *, signed: bool, base: bool) -> str:
@@ -77,6 +83,8 @@ def compacted(layout: Layout, table: str, *, signed: bool, base: bool) -> str:
             made |= {name: f"{value}.{suffix}" for name, suffix in zip(state.columns, MOMENTS, strict=True)}
         elif state.part is None:
             made |= {name: _q(f"v.{name}") for name in state.columns}
+        if state.finished is not None:
+            made[state.finished] = _final(state, "v", number).sql(dialect="spark")
     made |= {SIGN: "1", BASE: str(base).upper()}
     items = ", ".join(f"{made[name]} AS {_q(name)}" for name in layout.columns)
     return f"SELECT {items} FROM ({_rendered(node)})"
@@ -112,8 +120,10 @@ def read_sql(layout: Layout, table: str, *, signed: bool, base: bool = False) ->
     `base`: nothing was appended to it since everything was folded.
     """
     if layout.kind == "states" and layout.grouped and not layout.parts and not signed:
-        groups = _as_merged(layout, _scan(layout, table, "v", None)) if base else _split(layout, table)
-        relation, shown = _finished(layout, groups, "v")
+        if base:
+            relation, shown = _finished(layout, _scan(layout, table, "v", None), "v", base=True)
+        else:
+            relation, shown = _finished(layout, _split(layout, table), "v")
     else:
         relation, shown = fold(layout, table, "v", signed=signed)
     child = _rendered(relation)
@@ -167,13 +177,18 @@ def _as_merged(layout: Layout, node: Relation) -> Project:
     return Project(node, (*_same(layout.keys, "v"), *items))
 
 
-def _finished(layout: Layout, groups: Relation, alias: str) -> tuple[Relation, Columns]:
-    """Groups that are there, as the view shows them."""
+def _finished(layout: Layout, groups: Relation, alias: str, *, base: bool = False) -> tuple[Relation, Columns]:
+    """Groups that are there, as the view shows them. `base`: they are whole, so what is finished of them counts."""
     node = groups
     if layout.grouped:
         node = Filter(node, _parse(f"{_q(f'{alias}.{ROWS}')} > 0"))
     names: dict[str, exp.Expression] = {name: column(f"{alias}.{name}") for name in layout.keys}
-    names |= {f"value{number}": _final(state, alias, number) for number, state in enumerate(layout.states)}
+    names |= {
+        f"value{number}": column(f"{alias}.{state.finished}")
+        if base and state.finished is not None
+        else _final(state, alias, number)
+        for number, state in enumerate(layout.states)
+    }
     for each in layout.having:
         node = Filter(node, substitute(_parse(each), names))
     items = [Item(f"{alias}.out.{name}", _typed(_parse(sql), of, names)) for name, of, sql in layout.outputs]

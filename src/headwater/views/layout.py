@@ -41,7 +41,11 @@ LAYOUT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StateColumns:
-    """The state of one aggregate in the table: columns that merge, or values that the rows of a part count."""
+    """The state of one aggregate in the table: columns that merge, or values that the rows of a part count.
+
+    `finished` is the column for the aggregate's value, which rows that stand for whole groups have: a read of those
+    need not compute it.
+    """
 
     columns: tuple[str, ...]
     merges: tuple[Merge, ...]
@@ -50,6 +54,11 @@ class StateColumns:
     final: str
     invertible: bool
     part: int | None = None
+    finished: str | None = None
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        return self.columns if self.finished is None else (*self.columns, self.finished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +101,7 @@ class Layout:
         if self.kind == "rows":
             shown = tuple(sql for _, _, sql in self.outputs)
             return (*shown, *(key for key in self.keys if key not in shown), *self.hidden, SIGN, BASE)
-        values = tuple(name for state in self.states if state.part is None for name in state.columns)
+        values = tuple(name for state in self.states if state.part is None for name in state.stored)
         parts = (PART, *(name for part in self.parts for name in part)) if self.parts else ()
         return (*self.keys, *values, *parts, ROWS, SIGN, BASE)
 
@@ -211,7 +220,10 @@ def _states(
             parts.append(stored)
             part = len(parts)
         suffixes = tuple(suffix for suffix, _ in state.partials)
-        states.append(StateColumns(stored, state.merges, suffixes, partials, state.final, state.invertible, part))
+        finished = f"__a{number}_f" if part is None and state.dear else None
+        states.append(
+            StateColumns(stored, state.merges, suffixes, partials, state.final, state.invertible, part, finished)
+        )
         values[item.name] = column(f"value{number}")
     outputs = tuple(
         (name, of, substitute(shown[tree].expr, values).sql(dialect="spark"))

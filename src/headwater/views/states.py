@@ -36,6 +36,11 @@ class State:
     invertible: bool
     distinct: tuple[str, ...] = ()
 
+    @property
+    def dear(self) -> bool:
+        """Whether it takes more to make the answer than to look at a state."""
+        return "/" in self.final or self.merges[:1] in (("hll",), ("moments",))
+
 
 def state_of(call: exp.Expression, argument_type: str | None, result_type: str) -> State | None:
     """How to keep the aggregate; None if it has no state that merges. Types are Spark's, in its own words."""
