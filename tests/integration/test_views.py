@@ -268,5 +268,6 @@ def test_fresh_reads_equal_a_refresh(lake: Lake) -> None:
     for name, found in fresh.items():
         before = bag(f"SELECT * FROM {name}")
         lake.sql(f"REFRESH MATERIALIZED VIEW {name}")
-        assert found == bag(f"SELECT * FROM {name}") != before, name
+        assert found == bag(f"SELECT * FROM {name}"), name
+        assert found != before or name in ("v_first", "v_distinct"), name  # what they show was there before
         assert found == bag(text.format(name)), name  # nothing is unseen
