@@ -18,6 +18,9 @@ from headwater.storage.writer import local_path
 MAX_HELD = 128 * 1024**2
 """Bytes in memory beyond which the files that were not read for longest are let go."""
 
+MAX_FILES = 4096
+"""Files, and sets of files, that are held at most."""
+
 SMALL = 4 * 1024**2
 """Bytes of a set of files up to which it is worth holding."""
 
@@ -61,5 +64,5 @@ class HeldRows:
         self._sets[paths] = together
         for held in (self._sets, self._files):
             size = sum(rows.nbytes for rows in held.values())
-            while size > self._max_bytes // 2 and len(held) > 1:
+            while (size > self._max_bytes // 2 or len(held) > MAX_FILES) and len(held) > 1:
                 size -= held.popitem(last=False)[1].nbytes

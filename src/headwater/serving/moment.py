@@ -117,7 +117,7 @@ class Moment(Mapping[str, Schema | Folded]):
         if isinstance(at, ViewAtOnce):
             files = plan_scan(at.view.table, at.snapshot_id, needs.filter, self._manifests)
             if (settled := self._settled.get(alias)) is not None:
-                return settled.scan(name, needs, files)
+                return settled.scan(name, needs, files, at.position)
             unseen = arrow_schema(at.view.schema).empty_table() if at.rows is None else at.rows
             return Scan(name, at.view, needs, files, None, unseen, at.position)
         files = plan_scan(at.topic.table, at.snapshot_id, needs.filter, self._manifests)

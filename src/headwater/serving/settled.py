@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
 
-from headwater.catalog.views import BASE, SIGN, STATES, View
+from headwater.catalog.views import BASE, SIGN, STATES, Position, View
 from headwater.serving.agreement import Agreed, ScanNeeds, agree
 from headwater.serving.held_rows import HeldRows, worth_holding
 from headwater.serving.plan import Mask, QueryPlan, Scan
@@ -25,6 +25,9 @@ from headwater.storage.schemas import arrow_schema
 
 MAX_HELD = 64 * 1024**2
 """Bytes of folded groups beyond which those that were not read for longest are let go."""
+
+MAX_VIEWS = 256
+"""Snapshots of views of which folded groups are held at most."""
 
 Run = Callable[[QueryPlan], pa.Table]
 
@@ -39,12 +42,12 @@ class Settled:
     mask: Mask | None
     rows: pa.Table = field(repr=False)
 
-    def scan(self, name: str, needs: ScanNeeds, kept: FileScan) -> Scan:
-        """What a query reads of it, which needs the `kept` files."""
+    def scan(self, name: str, needs: ScanNeeds, kept: FileScan, position: Position) -> Scan:
+        """What a query reads of it, which needs the `kept` files, and what that stands for."""
         needed = {file.file_path for file in kept.files}
         files = tuple(file for file in self.base if file.file_path in needed)
         found = FileScan(self.snapshot_id, files, len(self.base), 0, len(self.base) - len(files), 0)
-        return Scan(name, self.view, needs, found, None, self.rows, self.view.position, self.mask)
+        return Scan(name, self.view, needs, found, None, self.rows, position, self.mask)
 
 
 class Settling:
@@ -72,7 +75,7 @@ class Settling:
     def _hold(self, key: tuple[str, int | None], made: Settled) -> None:
         self._held[key] = made
         size = sum(each.rows.nbytes for each in self._held.values())
-        while size > MAX_HELD and len(self._held) > 1:
+        while (size > MAX_HELD or len(self._held) > MAX_VIEWS) and len(self._held) > 1:
             size -= self._held.popitem(last=False)[1].rows.nbytes
 
     def _made(self, view: View, snapshot_id: int | None, unseen: pa.Table | None, run: Run) -> Settled | None:
