@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from headwater.catalog.topics import Topic
 from headwater.catalog.views import View
 from headwater.engine import Lake
 from headwater.errors import (
+    Corrupt,
     HeadwaterError,
     InvalidStatement,
     QueryFailed,
@@ -29,6 +31,7 @@ from headwater.serving.query import Queries
 from headwater.spark.session import SparkEngine
 from headwater.sql.statements import Explain, Query
 from headwater.storage.scan import ManifestCache, plan_scan
+from headwater.storage.writer import local_path
 
 
 def _beside(name: str) -> Any:
@@ -369,3 +372,29 @@ def test_a_view_is_read_fresh_by_whoever_can(lake: Lake) -> None:
         fresh.run(Query("SELECT * FROM mv('vq_nothing', fresh => true)"))
     with pytest.raises(QueryFailed, match="cannot run on DuckDB"):
         fresh.run(Query(text, engine="duckdb"))
+
+
+def test_damage_in_what_was_appended_is_never_answered_from(lake: Lake) -> None:
+    lake.sql("CREATE TOPIC vq_d (g INT, n BIGINT)")
+    lake.sql(
+        "CREATE MATERIALIZED VIEW vq_damaged WITH (refresh = 'manual', compact = 'off') AS "
+        "SELECT g, sum(n) AS n, max(n) AS most FROM vq_d GROUP BY g"
+    )
+    lake.topic("vq_d").append([{"g": n % 50, "n": n} for n in range(200)])
+    lake.sql("REFRESH MATERIALIZED VIEW vq_damaged")
+    query, view = Query("SELECT * FROM vq_damaged ORDER BY g"), lake.views.load("vq_damaged")
+    expected = queries(lake).run(query).rows()
+    assert len(expected) == 50
+    files = plan_scan(view.table, view.snapshot_id, AlwaysTrue(), ManifestCache()).files
+    (appended,) = [local_path(file.file_path) for file in files if not view.is_base(file)]
+    whole = appended.read_bytes()
+    for bit in random.Random(8).sample(range(len(whole) * 8), 60):
+        broken = bytearray(whole)
+        broken[bit // 8] ^= 1 << bit % 8
+        appended.write_bytes(broken)
+        with pytest.raises(Corrupt):
+            queries(lake).run(query).rows()
+    appended.write_bytes(whole)
+    assert queries(lake).run(query).rows() == expected
+    lake.sql("DROP MATERIALIZED VIEW vq_damaged")
+    lake.sql("DROP TOPIC vq_d")

@@ -7,7 +7,7 @@ DuckDB reads damaged pages without a word, so the columns of a query are verifie
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+from pyiceberg.manifest import DataFile
 
 from headwater.errors import HeadwaterError, QueryCancelled, QueryFailed, QueryTimeout
 from headwater.serving.agreement import Agreed, output_schema
@@ -63,6 +64,11 @@ class Duck:
             database = self._database
         broken = partial(self._replace, database)
         return DuckRun(database.cursor(), plan, plan.agreed, timeout, self._checksums, broken)
+
+    def verify(self, files: Sequence[DataFile], columns: Sequence[str]) -> None:
+        """Corrupt if one of the files is damaged, for those who read them without DuckDB."""
+        if self._checksums is not None:
+            self._checksums.verify(files, columns, lambda: None)
 
     def _replace(self, broken: Any) -> None:
         with self._lock:

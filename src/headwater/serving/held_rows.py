@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,22 +25,27 @@ SMALL = 4 * 1024**2
 """Bytes of a set of files up to which it is worth holding."""
 
 
+Verify = Callable[[Sequence[DataFile], Sequence[str]], None]
+"""Raises if one of the files is damaged in one of the columns, or in what describes them."""
+
+
 def worth_holding(files: Sequence[DataFile]) -> bool:
     """Whether a set of files is small enough to be held."""
     return bool(files) and sum(file.file_size_in_bytes for file in files) <= SMALL
 
 
 class HeldRows:
-    """The rows of sets of files, each set as one table."""
+    """The rows of sets of files, each set as one table. `verify` raises if files are damaged; it sees each once."""
 
-    def __init__(self, max_bytes: int = MAX_HELD) -> None:
+    def __init__(self, verify: Verify, max_bytes: int = MAX_HELD) -> None:
+        self._verify = verify
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._files: OrderedDict[str, pa.Table] = OrderedDict()
         self._sets: OrderedDict[tuple[str, ...], pa.Table] = OrderedDict()
 
-    def read(self, files: Sequence[DataFile]) -> pa.Table | None:
-        """All rows and columns of the files; None if they are too large to hold."""
+    def read(self, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table | None:
+        """All rows of the files, which have these columns; None if they are too large to hold."""
         if not worth_holding(files):
             return None
         paths = tuple(file.file_path for file in files)
@@ -49,9 +54,9 @@ class HeldRows:
                 self._sets.move_to_end(paths)
                 return found
             known = {path: self._files[path] for path in paths if path in self._files}
-        for path in paths:
-            if path not in known:
-                known[path] = pq.read_table(local_path(path), page_checksum_verification=True)
+        new = [file for file in files if file.file_path not in known]
+        self._verify(new, columns)
+        known |= {file.file_path: pq.read_table(local_path(file.file_path)) for file in new}
         together = pa.concat_tables([known[path] for path in paths]).combine_chunks()
         with self._lock:
             self._hold(paths, known, together)

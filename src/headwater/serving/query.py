@@ -108,7 +108,7 @@ class Queries:
         self._max_rows = max_rows
         self._timeout = timeout
         self._manifests = ManifestCache()
-        self._settling = Settling(self._manifests)
+        self._settling = Settling(self._manifests, lambda *asked: self._duck().verify(*asked))
 
     def _plan(self, query: Query, cancel: Cancel | None) -> tuple[QueryPlan, Moment]:
         """Where the query would run now, on which files and offsets, and why; and the tables as it sees them.

@@ -18,7 +18,7 @@ from pyiceberg.manifest import DataFile
 
 from headwater.catalog.views import BASE, SIGN, STATES, Position, View
 from headwater.serving.agreement import Agreed, ScanNeeds, agree
-from headwater.serving.held_rows import HeldRows, worth_holding
+from headwater.serving.held_rows import HeldRows, Verify, worth_holding
 from headwater.serving.plan import Mask, QueryPlan, Scan
 from headwater.storage.scan import FileScan, ManifestCache, plan_scan
 from headwater.storage.schemas import arrow_schema
@@ -53,9 +53,9 @@ class Settled:
 class Settling:
     """Folds what was appended to views, and remembers it by snapshot."""
 
-    def __init__(self, manifests: ManifestCache) -> None:
+    def __init__(self, manifests: ManifestCache, verify: Verify) -> None:
         self._manifests = manifests
-        self._files = HeldRows()
+        self._files = HeldRows(verify)
         self._lock = threading.Lock()
         self._held: OrderedDict[tuple[str, int | None], Settled] = OrderedDict()
 
@@ -85,7 +85,7 @@ class Settling:
         schema = arrow_schema(view.schema)
         if later and not worth_holding(later):
             return None
-        held = self._files.read(later) if later else None
+        held = self._files.read(later, schema.names) if later else None
         parts = [rows.select(schema.names).cast(schema) for rows in (held, unseen) if rows is not None]
         appended = pa.concat_tables(parts) if parts else schema.empty_table()
         settled = Settled(view, snapshot_id, base, None, appended)
