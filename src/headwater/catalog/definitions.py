@@ -16,7 +16,7 @@ from pyiceberg.types import LongType, NestedField, TimestamptzType
 
 from headwater.errors import Corrupt
 from headwater.sql.options import parse_options, render_options
-from headwater.types import OFFSET, SYSTEM_COLUMNS, TIMESTAMP, Partition, TopicDefinition
+from headwater.types import OFFSET, SYSTEM_COLUMNS, TIMESTAMP, Partition, TopicDefinition, TopicOptions, ViewOptions
 
 VERSION = 1
 P_VERSION = "headwater.version"
@@ -64,7 +64,15 @@ def _transform_text(part: Partition) -> str:
 def table_properties(definition: TopicDefinition) -> dict[str, str]:
     """The properties of a new topic's table."""
     options = definition.options
-    standard = {
+    ours = {P_VERSION: str(VERSION), P_KIND: "topic", P_OFFSET: "0"}
+    if options.description:
+        ours["comment"] = options.description
+    return file_properties(options) | ours | {P_OPTION + name: value for name, value in render_options(options).items()}
+
+
+def file_properties(options: TopicOptions | ViewOptions) -> dict[str, str]:
+    """Iceberg's own properties, of topics and views: how files are written, and metadata kept."""
+    found = {
         "write.format.default": "parquet",
         "write.parquet.compression-codec": "uncompressed" if options.compression == "none" else options.compression,
         "write.target-file-size-bytes": str(options.target_file_size),
@@ -75,11 +83,8 @@ def table_properties(definition: TopicDefinition) -> dict[str, str]:
         "commit.retry.num-retries": "0",
     }
     if options.compression_level is not None:
-        standard["write.parquet.compression-level"] = str(options.compression_level)
-    if options.description:
-        standard["comment"] = options.description
-    ours = {P_VERSION: str(VERSION), P_KIND: "topic", P_OFFSET: "0"}
-    return standard | ours | {P_OPTION + name: value for name, value in render_options(options).items()}
+        found["write.parquet.compression-level"] = str(options.compression_level)
+    return found
 
 
 def topic_definition(name: str, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> TopicDefinition:

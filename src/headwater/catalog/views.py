@@ -9,18 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import BooleanType
 
-from headwater.catalog.definitions import P_KIND, P_OPTION, P_VERSION, VERSION
-from headwater.catalog.iceberg import Tables, named_errors
+from headwater.catalog.definitions import P_KIND, P_OPTION, P_VERSION, VERSION, file_properties
+from headwater.catalog.kept import Kept
 from headwater.errors import Corrupt, ViewNotFound
 from headwater.sql.view_options import parse_view_options, render_view_options
 from headwater.types import VIEWS, TableName, ViewDefinition
@@ -198,18 +196,6 @@ def view_properties(
     position: Position,
 ) -> dict[str, str]:
     """The properties of a new view's table."""
-    options = definition.options
-    standard = {
-        "write.format.default": "parquet",
-        "write.parquet.compression-codec": "uncompressed" if options.compression == "none" else options.compression,
-        "write.target-file-size-bytes": str(options.target_file_size),
-        "write.metadata.delete-after-commit.enabled": "true",
-        "write.metadata.previous-versions-max": "20",
-        "commit.manifest-merge.enabled": "true",
-        "commit.retry.num-retries": "0",
-    }
-    if options.compression_level is not None:
-        standard["write.parquet.compression-level"] = str(options.compression_level)
     ours = {
         P_VERSION: str(VERSION),
         P_KIND: "view",
@@ -224,7 +210,7 @@ def view_properties(
         P_POSITION: position.to_json(),
         P_SIGNED: "false",
     }
-    return standard | ours | option_properties(definition)
+    return file_properties(definition.options) | ours | option_properties(definition)
 
 
 def option_properties(definition: ViewDefinition) -> dict[str, str]:
@@ -233,63 +219,18 @@ def option_properties(definition: ViewDefinition) -> dict[str, str]:
     return found | ({"comment": definition.options.description} if definition.options.description else {})
 
 
-class Views:
+class Views(Kept[View]):
     """The catalog's materialized views."""
 
-    def __init__(self, tables: Tables) -> None:
-        self.tables = tables
-        self._loaded: dict[str, View] = {}
+    namespace, kind, noun, missing = VIEWS, "view", "materialized view", ViewNotFound
+    listing = "SHOW MATERIALIZED VIEWS"
 
-    def load(self, name: str) -> View:
-        """The view as it is now; ViewNotFound with a suggestion otherwise."""
-        try:
-            table = self.tables.load(TableName.view(name))
-        except NoSuchTableError:
-            raise self._not_found(name) from None
-        if (loaded := self._loaded.get(name)) is not None and loaded.table is table:
-            return loaded
-        view = self._loaded[name] = View(_definition(name, table), table)
-        return view
-
-    def exists(self, name: str) -> bool:
-        with named_errors():
-            return bool(self.tables.catalog.table_exists(TableName.view(name).identifier))
-
-    def names(self) -> list[str]:
-        """The names of all views, sorted."""
-        return self.tables.names(VIEWS)
-
-    def all(self) -> list[View]:
-        """All views; a table in the namespace that is no view is left out."""
-        found = []
-        for name in self.names():
-            try:
-                table = self.tables.load(TableName.view(name))
-            except NoSuchTableError:  # dropped since it was listed
-                continue
-            if table.metadata.properties.get(P_KIND) == "view":
-                found.append(self.load(name))
-        return found
-
-    def drop(self, name: str) -> View:
-        """Remove the view from the catalog; its files stay until the caller deletes them."""
-        view = self.load(name)
-        try:
-            with named_errors():
-                self.tables.catalog.drop_table(view.table_name.identifier)
-        except NoSuchTableError:
-            raise self._not_found(name) from None
-        self.tables.forget(view.table_name)
-        return view
+    def _of(self, name: str, table: Table) -> View:
+        return View(_definition(name, table), table)
 
     def readers_of(self, table: TableName) -> list[View]:
         """The views that read a table directly."""
         return [view for view in self.all() if any(source.table == table for source in view.sources)]
-
-    def _not_found(self, name: str) -> ViewNotFound:
-        near = get_close_matches(name, self.names(), n=1)
-        hint = f'Did you mean "{near[0]}"?' if near else "`SHOW MATERIALIZED VIEWS` lists them."
-        return ViewNotFound(f'materialized view "{name}" does not exist', hint=hint)
 
 
 def _definition(name: str, table: Table) -> ViewDefinition:
