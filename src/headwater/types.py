@@ -114,7 +114,26 @@ class Partition:
                 return f"{self.transform}s({self.column})"
 
 
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """One column of a sort order. Without `NULLS`, nulls come first when ascending and last when descending."""
+
+    column: str
+    descending: bool = False
+    nulls_first: bool = True
+
+    def __str__(self) -> str:
+        direction, nulls = "DESC" if self.descending else "ASC", "FIRST" if self.nulls_first else "LAST"
+        return f"{self.column} {direction} NULLS {nulls}"
+
+
 Codec = Literal["none", "snappy", "gzip", "lz4", "zstd", "brotli"]
+Encoding = Literal["plain", "delta", "byte_stream_split", "delta_length", "delta_strings"]
+ColumnKind = Literal["text", "numeric", "temporal", "boolean", "binary"]
+"""Kinds of column that share a setting."""
+
+Pairs = tuple[tuple[str, str], ...]
+"""Settings by column or by kind, as they are written: ("note", "zstd:9")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +142,15 @@ class TopicOptions:
 
     compression: Codec = "zstd"
     compression_level: int | None = None
+    compression_kinds: Pairs = ()
+    compression_columns: Pairs = ()
+    dictionary: Literal["auto", "on", "off"] = "auto"
+    dictionary_columns: Pairs = ()
+    encoding_columns: Pairs = ()
+    bloom_columns: Pairs = ()
+    page_index: Literal["on", "off"] = "on"
+    page_size: int = 1024**2
+    row_group_rows: int = 256 * 1024
     target_file_size: int = 128 * 1024**2
     rotation_timeout: float = 300.0
     batch_size: int = 10_000
@@ -130,17 +158,31 @@ class TopicOptions:
     on_invalid: Literal["reject", "dead_letter"] = "reject"
     dedup_key: tuple[str, ...] = ()
     dedup_horizon: float = 3600.0
+    evolution: Literal["strict", "merge"] = "strict"
+    compaction: Literal["auto", "off"] = "auto"
+    compact_after: float = 3600.0
+    retention: float = 0.0
+    retention_column: str = TIMESTAMP
+    retention_size: int = 0
+    snapshot_retention: float = 86_400.0
+    min_snapshots: int = 10
+    max_snapshots: int = 1000
     description: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDefinition:
-    """A topic as its creator described it: the user's columns only, without the system columns."""
+    """A topic as its creator described it: the user's columns only, without the system columns.
+
+    Rows of a file are ordered by `ordering`, or along a Z-order curve through the columns of `clustering`.
+    """
 
     name: str
     schema: Schema
     partitioning: tuple[Partition, ...] = ()
     options: TopicOptions = field(default_factory=TopicOptions)
+    ordering: tuple[SortKey, ...] = ()
+    clustering: tuple[str, ...] = ()
 
 
 RefreshMode = Literal["immediate", "periodic", "manual", "on_query", "continuous"]

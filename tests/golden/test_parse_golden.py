@@ -16,6 +16,7 @@ import pytest
 from headwater.errors import HeadwaterError
 from headwater.sql.definition import notices
 from headwater.sql.names import normalise, normalise_topics
+from headwater.sql.options import render_options
 from headwater.sql.parse import parse, parse_script
 from headwater.sql.render import render_create, render_create_view
 from headwater.sql.schema_files import read_schema
@@ -74,8 +75,7 @@ def evaluate(directive: str, text: str) -> str:
         case ["windows"]:
             return rewrite_windows(text)
         case ["schema", ("json" | "sql" | "avsc") as kind]:
-            schema, partitioning, options = read_schema(text, kind)
-            return show_definition(TopicDefinition("t", schema, partitioning, options))
+            return show_definition(TopicDefinition("t", *read_schema(text, kind)))
     raise AssertionError(f"unknown directive {directive!r}")
 
 
@@ -94,9 +94,9 @@ def show(statement: Statement) -> str:
 def show_definition(definition: TopicDefinition) -> str:
     columns = [f"{field}" for field in definition.schema.fields]
     said = [f"notice: {notice}" for notice in notices(definition)]
-    return "\n".join(
-        (*columns, repr(definition.partitioning), repr(definition.options), *said, render_create(definition))
-    )
+    set_options = render_options(definition.options, changed_only=True)
+    shown = (*columns, repr(definition.partitioning), repr(set_options), *said, render_create(definition))
+    return "\n".join(shown)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

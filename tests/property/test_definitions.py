@@ -17,7 +17,7 @@ from pyiceberg.schema import assign_fresh_schema_ids
 from pyiceberg.table.metadata import TableMetadataUtil, new_table_metadata
 from pyiceberg.types import NestedField
 
-from headwater.catalog.definitions import partition_spec, table_properties, table_schema, topic_definition
+from headwater.catalog.definitions import partition_spec, sort_order, table_properties, table_schema, topic_definition
 from headwater.catalog.iceberg import Tables, create_catalog_file
 from headwater.catalog.topics import Topics
 from headwater.errors import Corrupt
@@ -43,7 +43,8 @@ DEFINITIONS: st.SearchStrategy[TopicDefinition] = strategies.definitions()
 def test_a_definition_survives_schema_spec_and_properties(definition: TopicDefinition) -> None:
     schema = table_schema(definition)
     properties = table_properties(definition)
-    back = topic_definition(definition.name, schema, partition_spec(definition, schema), properties)
+    order = sort_order(definition, schema)
+    back = topic_definition(definition.name, schema, partition_spec(definition, schema), properties, order)
     assert back == definition
     assert tuple(field.name for field in schema.fields[-2:]) == SYSTEM_COLUMNS
     assert all(isinstance(value, str) for value in properties.values())
@@ -56,18 +57,14 @@ def test_a_definition_survives_iceberg_metadata_as_json(definition: TopicDefinit
     metadata = new_table_metadata(
         schema=schema,
         partition_spec=partition_spec(definition, schema),
-        sort_order=_unsorted(),
+        sort_order=sort_order(definition, schema),
         location="file:///lake/t",
         properties=table_properties(definition),
     )
     read = TableMetadataUtil.parse_raw(metadata.model_dump_json())
-    assert topic_definition(definition.name, read.schema(), read.spec(), read.properties) == definition
-
-
-def _unsorted() -> Any:
-    from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-
-    return UNSORTED_SORT_ORDER
+    order = read.sort_order_by_id(read.default_sort_order_id)
+    assert order is not None
+    assert topic_definition(definition.name, read.schema(), read.spec(), read.properties, order) == definition
 
 
 @pytest.fixture(scope="module")

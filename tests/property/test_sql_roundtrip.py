@@ -32,18 +32,18 @@ from pyiceberg.types import (
 from headwater.errors import HeadwaterError
 from headwater.sql.definition import checked_definition, notices
 from headwater.sql.names import normalise_topics
-from headwater.sql.option_table import COMPRESSION_LEVELS
+from headwater.sql.option_pairs import COMPRESSION_LEVELS, KINDS
 from headwater.sql.options import OPTIONS, parse_options, render_options
 from headwater.sql.parse import parse, parse_script
 from headwater.sql.partitioning import check_partitioning
 from headwater.sql.render import render_create
-from headwater.sql.schema_files import definition_from_dict, definition_to_dict, read_schema
+from headwater.sql.schema_files import SchemaFile, definition_from_dict, definition_to_dict, read_schema
 from headwater.sql.schema_rules import checked_schema
 from headwater.sql.schema_text import parse_columns, render_columns
 from headwater.sql.statements import CreateTopic, Query
 from headwater.sql.tokens import quote, tokenise
 from headwater.sql.units import parse_duration, parse_size, render_duration, render_size
-from headwater.types import Partition, TopicDefinition, TopicOptions
+from headwater.types import Pairs, Partition, SortKey, TopicDefinition, TopicOptions
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=40)
 NASTY = st.sampled_from(
@@ -101,8 +101,28 @@ def topic_options(draw: st.DrawFn, columns: tuple[str, ...] = ()) -> TopicOption
         on_invalid=draw(st.sampled_from(["reject", "dead_letter"])),
         dedup_key=tuple(draw(keys)),
         dedup_horizon=draw(DURATIONS),
+        compression_kinds=tuple(draw(st.dictionaries(st.sampled_from(KINDS), CODEC_TEXTS)).items()),
+        compression_columns=draw(by_column(columns, CODEC_TEXTS)),
+        dictionary=draw(st.sampled_from(["auto", "on", "off"])),
+        dictionary_columns=draw(by_column(columns, st.sampled_from(["on", "off"]))),
+        encoding_columns=draw(by_column(columns, st.just("plain"))),
+        page_size=draw(st.integers(4096, 64 * 1024**2)),
+        row_group_rows=draw(st.integers(1000, 16 * 1024**2)),
+        retention=draw(st.just(0.0) | DURATIONS),
+        retention_size=draw(st.integers(0, 1024**5)),
+        min_snapshots=draw(st.integers(1, 1000)),
+        evolution=draw(st.sampled_from(["strict", "merge"])),
         description=draw(TEXTS | NASTY),
     )
+
+
+CODEC_TEXTS = st.sampled_from(["none", "snappy", "lz4", "zstd", "zstd:22", "gzip:9", "brotli:0"])
+
+
+def by_column(columns: tuple[str, ...], values: st.SearchStrategy[str]) -> st.SearchStrategy[Pairs]:
+    if not columns:
+        return st.just(())
+    return st.dictionaries(st.sampled_from(columns), values, max_size=3).map(lambda each: tuple(each.items()))
 
 
 @st.composite
@@ -123,7 +143,11 @@ def definitions(draw: st.DrawFn) -> TopicDefinition:
             except HeadwaterError:
                 continue  # not every transform takes every column
     name = draw(NAMES.filter(lambda each: len(each) <= 122 and not each.endswith("__dead")))
-    return checked_definition(name, schema, parts, draw(topic_options(keys)))
+    ordered = st.lists(st.sampled_from(keys), unique=True, max_size=3) if keys else st.just([])
+    ordering = [SortKey(each, draw(st.booleans()), draw(st.booleans())) for each in draw(ordered)]
+    flat = [key for key in keys if not isinstance(schema.find_field(key).field_type, BooleanType)]
+    clustering = flat[:8] if len(flat) > 1 and not ordering and draw(st.booleans()) else []
+    return checked_definition(name, schema, parts, draw(topic_options(keys)), ordering, clustering)
 
 
 @given(definitions())
@@ -136,8 +160,7 @@ def test_a_rendered_statement_makes_an_equal_definition(definition: TopicDefinit
     assert render_create(statement.definition) == text
     assert parse_script(f"{text};\n{text}") == (statement, statement)
     assert all(notice.endswith(".") for notice in notices(definition))
-    schema, partitioning, options = read_schema(text, "sql")
-    assert (schema, partitioning, options) == (definition.schema, definition.partitioning, definition.options)
+    assert as_file(definition) == read_schema(text, "sql")
 
 
 @given(definitions(), st.booleans())
@@ -145,8 +168,11 @@ def test_a_rendered_statement_makes_an_equal_definition(definition: TopicDefinit
 def test_the_json_form_makes_an_equal_definition(definition: TopicDefinition, all_options: bool) -> None:
     body = json.loads(json.dumps(definition_to_dict(definition, all_options=all_options)))
     assert definition_from_dict(body) == definition
-    schema, partitioning, options = read_schema(json.dumps(body), "json")
-    assert (schema, partitioning, options) == (definition.schema, definition.partitioning, definition.options)
+    assert as_file(definition) == read_schema(json.dumps(body), "json")
+
+
+def as_file(of: TopicDefinition) -> SchemaFile:
+    return SchemaFile(of.schema, of.partitioning, of.options, of.ordering, of.clustering)
 
 
 @given(fields(TYPES, 5))

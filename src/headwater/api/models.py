@@ -59,6 +59,8 @@ class DefinitionBody(BaseModel):
     name: str = Field(pattern=NAME, max_length=MAX_NAME)
     columns: list[ColumnBody] = Field(min_length=1)
     partitioned_by: list[str] | None = Field(None, examples=[["days(placed_at)", "bucket(8, customer)"]])
+    ordered_by: list[str] | None = Field(None, examples=[["customer ASC NULLS LAST"]])
+    clustered_by: list[str] | None = Field(None, description="Columns of a Z-order, instead of ordered_by.")
     options: dict[str, Any] | None = Field(None, description="See docs/reference/options.md.")
 
 
@@ -82,6 +84,8 @@ class TopicDescription(TopicSummary):
     id: str
     columns: list[Column]
     partitioned_by: list[str]
+    ordered_by: list[str]
+    clustered_by: list[str]
     options: dict[str, str]
     committed_offset: int = Field(description="The first offset that the table lacks.")
     next_offset: int

@@ -11,12 +11,22 @@ from dataclasses import replace
 
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.transforms import BucketTransform, TruncateTransform, parse_transform
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTransform, VoidTransform, parse_transform
 from pyiceberg.types import LongType, NestedField, TimestamptzType
 
 from headwater.errors import Corrupt
 from headwater.sql.options import parse_options, render_options
-from headwater.types import OFFSET, SYSTEM_COLUMNS, TIMESTAMP, Partition, TopicDefinition, TopicOptions, ViewOptions
+from headwater.types import (
+    OFFSET,
+    SYSTEM_COLUMNS,
+    TIMESTAMP,
+    Partition,
+    SortKey,
+    TopicDefinition,
+    TopicOptions,
+    ViewOptions,
+)
 
 VERSION = 1
 P_VERSION = "headwater.version"
@@ -24,6 +34,10 @@ P_KIND = "headwater.kind"
 P_OFFSET = "headwater.offset"
 """The next offset that the table lacks: everything below it is committed."""
 P_OPTION = "headwater.option."
+P_ZORDER = "headwater.zorder"
+"""The columns of a Z-order, separated by commas; Iceberg's sort orders cannot say one."""
+P_GAPS = "headwater.offset-gaps"
+"""Ranges of offsets that a rollback took out of the table, as JSON."""
 S_FROM = "headwater.offset-from"
 S_TO = "headwater.offset-to"
 
@@ -67,7 +81,26 @@ def table_properties(definition: TopicDefinition) -> dict[str, str]:
     ours = {P_VERSION: str(VERSION), P_KIND: "topic", P_OFFSET: "0"}
     if options.description:
         ours["comment"] = options.description
+    if definition.clustering:
+        ours[P_ZORDER] = ",".join(definition.clustering)
     return file_properties(options) | ours | {P_OPTION + name: value for name, value in render_options(options).items()}
+
+
+def sort_order(definition: TopicDefinition, schema: Schema) -> SortOrder:
+    """The Iceberg sort order over the table's `schema`."""
+    if not definition.ordering:
+        return UNSORTED_SORT_ORDER
+    return SortOrder(
+        *(
+            SortField(
+                source_id=schema.find_field(key.column).field_id,
+                transform=IdentityTransform(),
+                direction=SortDirection.DESC if key.descending else SortDirection.ASC,
+                null_order=NullOrder.NULLS_FIRST if key.nulls_first else NullOrder.NULLS_LAST,
+            )
+            for key in definition.ordering
+        )
+    )
 
 
 def file_properties(options: TopicOptions | ViewOptions) -> dict[str, str]:
@@ -84,10 +117,25 @@ def file_properties(options: TopicOptions | ViewOptions) -> dict[str, str]:
     }
     if options.compression_level is not None:
         found["write.parquet.compression-level"] = str(options.compression_level)
+    return found | _page_properties(options) if isinstance(options, TopicOptions) else found
+
+
+def _page_properties(options: TopicOptions) -> dict[str, str]:
+    """What Iceberg's writers know of the settings of pages and bloom filters."""
+    found = {"write.parquet.page-size-bytes": str(options.page_size)}
+    for column, share in options.bloom_columns:
+        found[f"write.parquet.bloom-filter-enabled.column.{column}"] = "true"
+        found[f"write.parquet.bloom-filter-fpp.column.{column}"] = share
     return found
 
 
-def topic_definition(name: str, schema: Schema, spec: PartitionSpec, properties: Mapping[str, str]) -> TopicDefinition:
+def topic_definition(
+    name: str,
+    schema: Schema,
+    spec: PartitionSpec,
+    properties: Mapping[str, str],
+    order: SortOrder = UNSORTED_SORT_ORDER,
+) -> TopicDefinition:
     """The definition that a topic's table carries; Corrupt when it is not one that this version understands."""
     version = properties.get(P_VERSION, "")
     if properties.get(P_KIND) != "topic" or not version.isdigit():
@@ -101,8 +149,23 @@ def topic_definition(name: str, schema: Schema, spec: PartitionSpec, properties:
     options = parse_options(
         {key.removeprefix(P_OPTION): value for key, value in properties.items() if key.startswith(P_OPTION)}
     )
-    users = assign_fresh_schema_ids(Schema(*(field for field in schema.fields if field.name not in SYSTEM_COLUMNS)))
-    return TopicDefinition(name, users, tuple(_partition(field, schema) for field in spec.fields), options)
+    # Fresh ids, so that equal definitions are equal; the table's own are those of `Topic.columns`.
+    users = assign_fresh_schema_ids(user_columns(schema))
+    # A field that partition evolution dropped stays in the spec of some tables as a void one.
+    parts = tuple(_partition(each, schema) for each in spec.fields if not isinstance(each.transform, VoidTransform))
+    keys = tuple(_sort_key(each, schema) for each in order.fields if isinstance(each.transform, IdentityTransform))
+    clustering = tuple(filter(None, properties.get(P_ZORDER, "").split(",")))
+    return TopicDefinition(name, users, parts, options, keys, clustering)
+
+
+def user_columns(schema: Schema) -> Schema:
+    """The columns without the system's, with the ids that they have."""
+    return Schema(*(field for field in schema.fields if field.name not in SYSTEM_COLUMNS), schema_id=schema.schema_id)
+
+
+def _sort_key(field: SortField, schema: Schema) -> SortKey:
+    column = schema.find_column_name(field.source_id) or ""
+    return SortKey(column, field.direction is SortDirection.DESC, field.null_order is NullOrder.NULLS_FIRST)
 
 
 def _partition(field: PartitionField, schema: Schema) -> Partition:

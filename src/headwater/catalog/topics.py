@@ -11,9 +11,11 @@ from pyiceberg.table import Table
 from headwater.catalog.definitions import (
     P_OFFSET,
     partition_spec,
+    sort_order,
     table_properties,
     table_schema,
     topic_definition,
+    user_columns,
 )
 from headwater.catalog.iceberg import named_errors
 from headwater.catalog.kept import Kept
@@ -52,6 +54,11 @@ class Topic:
         return self.table.schema()
 
     @property
+    def columns(self) -> Schema:
+        """The user's columns with the table's field ids."""
+        return user_columns(self.table.schema())
+
+    @property
     def snapshot_id(self) -> int | None:
         return self.table.metadata.current_snapshot_id
 
@@ -72,6 +79,7 @@ class Topics(Kept[Topic]):
                     schema,
                     location=self.new_location(name),
                     partition_spec=partition_spec(definition, schema),
+                    sort_order=sort_order(definition, schema),
                     properties=table_properties(definition),
                 )
         except TableAlreadyExistsError:
@@ -89,4 +97,5 @@ class Topics(Kept[Topic]):
         return f"{warehouse}/{name.namespace}/{name.name}-{str(ULID()).lower()}"
 
     def _of(self, name: str, table: Table) -> Topic:
-        return Topic(topic_definition(name, table.schema(), table.spec(), table.metadata.properties), table)
+        properties = table.metadata.properties
+        return Topic(topic_definition(name, table.schema(), table.spec(), properties, table.sort_order()), table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -34,6 +35,12 @@ def create(
     partition_by: Annotated[
         str | None, typer.Option("--partition-by", metavar="FIELDS", help="Such as 'days(at), bucket(8, customer)'.")
     ] = None,
+    order_by: Annotated[
+        str | None, typer.Option("--order-by", metavar="KEYS", help="Such as 'customer ASC NULLS LAST, at DESC'.")
+    ] = None,
+    zorder: Annotated[
+        str | None, typer.Option("--zorder", metavar="COLUMNS", help="Cluster along a Z-order: 'customer, sku'.")
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="A topic option; may be repeated.")
     ] = None,
@@ -48,17 +55,24 @@ def create(
         raise typer.BadParameter("give the columns either as SQL or with --schema FILE.")
     from headwater.sql.statements import CreateTopic
 
-    definition = define(name, columns, schema, partition_by, option or [])
+    definition = define(name, columns, schema, partition_by, order_by, zorder, option or [])
     session = session_of(context)
     say_done(session, session.lake.execute(CreateTopic(definition, if_not_exists)))
 
 
 def define(
-    name: str, columns: str | None, file: Path | None, partition_by: str | None, options: list[str]
+    name: str,
+    columns: str | None,
+    file: Path | None,
+    partition_by: str | None,
+    order_by: str | None,
+    zorder: str | None,
+    options: list[str],
 ) -> TopicDefinition:
     """The definition that the command's words describe; flags win over what a file says."""
     from headwater.sql.definition import checked_definition
     from headwater.sql.options import render_options
+    from headwater.sql.ordering import parse_clustering, parse_ordering
     from headwater.sql.partitioning import parse_partitioning
     from headwater.sql.schema_files import SchemaFile
     from headwater.sql.schema_text import parse_columns
@@ -67,7 +81,9 @@ def define(
     said = _read_file(file) if file is not None else SchemaFile(parse_columns(columns or ""), (), TopicOptions())
     parts = said.partitioning if partition_by is None else parse_partitioning(partition_by)
     values: dict[str, object] = {**render_options(said.options, changed_only=True), **option_pairs(options, "--option")}
-    return checked_definition(name, said.schema, parts, values)
+    ordering = said.ordering if order_by is None else parse_ordering(order_by)
+    clustering = said.clustering if zorder is None else parse_clustering(zorder)
+    return checked_definition(name, said.schema, parts, values, ordering, clustering)
 
 
 def _read_file(file: Path) -> SchemaFile:
@@ -123,11 +139,22 @@ def _facts(about: Any) -> list[str]:
         "offsets": f"committed up to {about['committed_offset']}, next {about['next_offset']}",
         "files": f"{counted(about['files'], 'file')}, {sized(about['bytes'])}",
         "partitioned by": ", ".join(about["partitioned_by"]),
-        "options": ", ".join(f"{name} = {value}" for name, value in about["options"].items() if value != ""),
+        "ordered by": ", ".join(about["ordered_by"]),
+        "clustered by": ", ".join(about["clustered_by"]),
+        "options": ", ".join(f"{name} = {value}" for name, value in _set_options(about["options"])),
         "snapshot": about["snapshot"],
         "location": about["location"],
     }
     return [f"{name + ':':<16}{fact}" for name, fact in facts.items() if fact not in (None, "")]
+
+
+def _set_options(options: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Those that are not at their defaults."""
+    from headwater.sql.options import render_options
+    from headwater.types import TopicOptions
+
+    defaults = render_options(TopicOptions())
+    return [(name, value) for name, value in options.items() if value != defaults.get(name) and name != "description"]
 
 
 @app.command("drop")

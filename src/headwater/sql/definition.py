@@ -6,23 +6,43 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
     DoubleType,
     FixedType,
     FloatType,
     IcebergType,
+    IntegerType,
     ListType,
+    LongType,
     MapType,
     NestedField,
+    StringType,
     StructType,
+    TimestampType,
+    TimestamptzType,
     TimeType,
     UUIDType,
 )
 
 from headwater.errors import InvalidName, InvalidOption, InvalidSchema
 from headwater.sql.options import check_options, parse_options
+from headwater.sql.ordering import check_clustering, check_ordering
 from headwater.sql.partitioning import check_partitioning, unknown_column
 from headwater.sql.schema_rules import checked_schema
-from headwater.types import DEAD_SUFFIX, MAX_NAME, Partition, TopicDefinition, TopicOptions, checked_name
+from headwater.types import (
+    DEAD_SUFFIX,
+    MAX_NAME,
+    OFFSET,
+    SYSTEM_COLUMNS,
+    Partition,
+    SortKey,
+    TopicDefinition,
+    TopicOptions,
+    checked_name,
+)
 
 MAX_TOPIC_NAME = MAX_NAME - len(DEAD_SUFFIX)
 """Shorter than other names, so that the name of the topic's dead letters is a name too."""
@@ -33,6 +53,8 @@ def checked_definition(
     schema: Schema | Iterable[NestedField],
     partitioning: Iterable[Partition] = (),
     options: TopicOptions | Mapping[str, object] | None = None,
+    ordering: Iterable[SortKey] = (),
+    clustering: Iterable[str] = (),
 ) -> TopicDefinition:
     """A topic that can be created: every part checked, and all of them together; field ids are assigned afresh."""
     if isinstance(schema, Schema) and schema.identifier_field_ids:
@@ -42,8 +64,16 @@ def checked_definition(
         )
     columns = checked_schema(schema.fields if isinstance(schema, Schema) else schema)
     values = check_options(options) if isinstance(options, TopicOptions) else parse_options(options or {})
-    _check_dedup_key(columns, values.dedup_key)
-    return TopicDefinition(checked_topic_name(name), columns, check_partitioning(columns, partitioning), values)
+    check_column_options(columns, values)
+    keys = check_ordering(columns, ordering)
+    return TopicDefinition(
+        checked_topic_name(name),
+        columns,
+        check_partitioning(columns, partitioning),
+        values,
+        keys,
+        check_clustering(columns, clustering, keys),
+    )
 
 
 def checked_topic_name(name: str) -> str:
@@ -60,6 +90,69 @@ def checked_topic_name(name: str) -> str:
     return name
 
 
+def check_column_options(schema: Schema, options: TopicOptions) -> None:
+    """InvalidOption if an option names a column that is not there, or one that it cannot be for."""
+    _check_dedup_key(schema, options.dedup_key)
+    for name in ("compression_columns", "dictionary_columns", "encoding_columns", "bloom_columns"):
+        for column, value in getattr(options, name):
+            _check_setting(name, value, column, _column_type(schema, column, name))
+    if options.retention_column not in SYSTEM_COLUMNS:
+        of = _column_type(schema, options.retention_column, "retention_column")
+        if not isinstance(of, DateType | TimestampType | TimestamptzType):
+            raise _refused(
+                "retention_column", options.retention_column, of, "A record's age is told by a date or a time."
+            )
+    elif options.retention_column == OFFSET:
+        raise InvalidOption(
+            'option "retention_column" does not take "_offset"',
+            detail="A record's age is told by a date or a time.",
+            option="retention_column",
+        )
+
+
+def _check_setting(name: str, value: str, column: str, of: IcebergType) -> None:
+    if name == "bloom_columns" and (not of.is_primitive or isinstance(of, BooleanType | FloatType | DoubleType)):
+        raise _refused(name, column, of, "Bloom filters are for values that are looked up by equality.")
+    if name == "encoding_columns" and not (of.is_primitive and encodes(value, of)):
+        raise _refused(name, column, of, f"The encoding {value} is for {_ENCODES[value]}.")
+
+
+_ENCODES = {
+    "plain": "every primitive column",
+    "delta": "whole numbers, dates, times and DECIMAL of up to 18 digits",
+    "byte_stream_split": "FLOAT, DOUBLE, whole numbers, dates, times, DECIMAL, UUID and FIXED",
+    "delta_length": "STRING and BINARY",
+    "delta_strings": "STRING and BINARY",
+}
+_COUNTED = (IntegerType, LongType, DateType, TimeType, TimestampType, TimestamptzType)
+
+
+def encodes(encoding: str, of: IcebergType) -> bool:
+    """Whether an encoding can store values of a primitive type."""
+    match encoding:
+        case "delta":
+            return isinstance(of, _COUNTED) or (isinstance(of, DecimalType) and of.precision <= 18)
+        case "byte_stream_split":
+            return isinstance(of, (*_COUNTED, FloatType, DoubleType, DecimalType, UUIDType, FixedType))
+        case "delta_length" | "delta_strings":
+            return isinstance(of, StringType | BinaryType)
+        case _:
+            return True
+
+
+def _column_type(schema: Schema, path: str, option: str) -> IcebergType:
+    """The type of a column or of a field inside one."""
+    if path in schema.column_names:
+        return schema.find_field(path).field_type
+    unknown = unknown_column(f'option "{option}"', path, tuple(schema.column_names))
+    raise InvalidOption(unknown.message, detail=unknown.detail, hint=unknown.hint, option=option)
+
+
+def _refused(option: str, column: str, of: IcebergType, detail: str) -> InvalidOption:
+    kind = f'type "{of}"' if of.is_primitive else "a nested type"
+    return InvalidOption(f'option "{option}" does not take column "{column}" of {kind}', detail=detail, option=option)
+
+
 def _check_dedup_key(schema: Schema, key: tuple[str, ...]) -> None:
     columns = {field.name: field.field_type for field in schema.fields}
     for column in key:
@@ -68,12 +161,8 @@ def _check_dedup_key(schema: Schema, key: tuple[str, ...]) -> None:
             unknown = unknown_column('option "dedup_key"', column, tuple(columns))
             raise InvalidOption(unknown.message, detail=unknown.detail, hint=unknown.hint, option="dedup_key")
         if not of.is_primitive or isinstance(of, FloatType | DoubleType):
-            kind = f'type "{of}"' if of.is_primitive else "a nested type"
-            raise InvalidOption(
-                f'option "dedup_key" does not take column "{column}" of {kind}',
-                detail="Keys are compared for equality: nested columns, FLOAT and DOUBLE cannot be part of one.",
-                option="dedup_key",
-            )
+            detail = "Keys are compared for equality: nested columns, FLOAT and DOUBLE cannot be part of one."
+            raise _refused("dedup_key", column, of, detail)
 
 
 def notices(definition: TopicDefinition) -> tuple[str, ...]:

@@ -5,17 +5,18 @@ Values arrive as SQL literals, JSON values, CLI texts or Python objects; the kin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from headwater.errors import HeadwaterError, InvalidInput, InvalidOption
 from headwater.sql.cursor import closest
+from headwater.sql.option_pairs import COMPRESSION_LEVELS, PairValues, check_codec_level
 from headwater.sql.tokens import UNSENDABLE
 from headwater.sql.units import parse_duration, parse_size, render_duration, render_size, shown
-from headwater.types import RefreshMethod, RefreshMode, TopicOptions, ViewOptions, checked_name
+from headwater.types import SYSTEM_COLUMNS, Pairs, RefreshMethod, RefreshMode, TopicOptions, ViewOptions, checked_name
 
-Kind = Literal["choice", "level", "integer", "size", "duration", "columns", "text", "refresh"]
+Kind = Literal["choice", "level", "integer", "size", "duration", "columns", "column", "pairs", "text", "refresh"]
 
 DEFAULT_LEVEL = "default"
 MAX_TEXT = 4096
@@ -34,6 +35,7 @@ class Option:
     minimum: float = 0
     maximum: float = 0
     of: type[TopicOptions] | type[ViewOptions] = TopicOptions
+    pairs: PairValues | None = None
 
     @property
     def default(self) -> object:
@@ -56,6 +58,11 @@ class Option:
                 return f"It takes a {self.kind} from '{low}' to '{high}'."
             case "columns":
                 return "It takes names of columns: 'a, b' or a list."
+            case "column":
+                return "It takes the name of a column."
+            case "pairs":
+                assert self.pairs is not None
+                return self.pairs.taken
             case "text":
                 return f"It takes a text of at most {MAX_TEXT} characters."
             case "refresh":
@@ -72,6 +79,8 @@ class Option:
                 return render_duration(float(cast(float, value)))
             case "columns":
                 return ", ".join(cast(tuple[str, ...], value))
+            case "pairs":
+                return ", ".join(f"{name}={setting}" for name, setting in cast(Pairs, value))
             case "refresh":
                 mode, method = cast(tuple[str, str], value)
                 return mode if method == METHODS[0] else f"{mode}, {method}"
@@ -81,7 +90,7 @@ class Option:
     def read(self, value: object) -> object:
         """The value in base units; InvalidOption if the option does not take it."""
         try:
-            result = _READERS[self.kind](value)
+            result = self.pairs.read(value) if self.pairs is not None else _READERS[self.kind](value)
         except InvalidOption:
             raise
         except InvalidInput as error:
@@ -104,10 +113,6 @@ class Option:
         )
 
 
-COMPRESSION_LEVELS: Mapping[str, tuple[int, int]] = {"zstd": (1, 22), "gzip": (1, 9), "brotli": (0, 11)}
-"""The levels of the codecs that have any."""
-
-
 def find_option(name: str, table: Sequence[Option], owners: str) -> Option:
     """The option of this name in a table, or InvalidOption with a suggestion; `owners` are what the table is for."""
     names = tuple(each.name for each in table)
@@ -127,20 +132,11 @@ def check_level(options: TopicOptions | ViewOptions) -> None:
     level = options.compression_level
     if level is None:
         return
-    allowed = COMPRESSION_LEVELS.get(options.compression)
-    if allowed is None:
-        raise InvalidOption(
-            f'option "compression_level" does not take "{level}"',
-            detail=f"The codec {options.compression} has no levels.",
-            hint=f"Leave compression_level out, or use one of {', '.join(COMPRESSION_LEVELS)}.",
-            option="compression_level",
-        )
-    if not allowed[0] <= level <= allowed[1]:
-        raise InvalidOption(
-            f'option "compression_level" does not take "{level}"',
-            detail=f"The levels of {options.compression} are {allowed[0]} to {allowed[1]}.",
-            option="compression_level",
-        )
+    try:
+        check_codec_level(options.compression, level)
+    except InvalidInput as wrong:
+        message = f'option "compression_level" does not take "{level}"'
+        raise InvalidOption(message, detail=wrong.detail, hint=wrong.hint, option="compression_level") from None
 
 
 def _read_choice(value: object) -> str:
@@ -177,6 +173,12 @@ def _read_columns(value: object) -> tuple[str, ...]:
     return result
 
 
+def _read_column(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput("")
+    return value if value in SYSTEM_COLUMNS else checked_name(value, "column")
+
+
 def _not_a_name() -> str:
     raise InvalidInput("")
 
@@ -210,6 +212,7 @@ _READERS = {
     "size": parse_size,
     "duration": parse_duration,
     "columns": _read_columns,
+    "column": _read_column,
     "text": _read_text,
     "refresh": _read_refresh,
 }

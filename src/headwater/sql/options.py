@@ -6,6 +6,14 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from headwater.errors import InvalidOption
+from headwater.sql.option_pairs import (
+    BLOOM_BY_COLUMN,
+    CODEC_BY_COLUMN,
+    CODEC_BY_KIND,
+    ENCODING_BY_COLUMN,
+    SWITCH_BY_COLUMN,
+)
 from headwater.sql.option_table import Option, check_level, find_option
 from headwater.types import TopicOptions
 
@@ -17,6 +25,43 @@ OPTIONS: tuple[Option, ...] = (
         choices=("none", "snappy", "gzip", "lz4", "zstd", "brotli"),
     ),
     Option("compression_level", "level", "How hard the codec tries; the codec's own default if it is not set."),
+    Option(
+        "compression_kinds", "pairs", "Codecs of columns by their kind, instead of compression.", pairs=CODEC_BY_KIND
+    ),
+    Option(
+        "compression_columns",
+        "pairs",
+        "Codecs of single columns, instead of those of their kind.",
+        pairs=CODEC_BY_COLUMN,
+    ),
+    Option(
+        "dictionary",
+        "choice",
+        "Whether columns are stored with a dictionary of their values: auto where values repeat.",
+        choices=("auto", "on", "off"),
+    ),
+    Option("dictionary_columns", "pairs", "The same for single columns.", pairs=SWITCH_BY_COLUMN),
+    Option(
+        "encoding_columns",
+        "pairs",
+        "How columns without a dictionary are encoded; otherwise by a sample of their values.",
+        pairs=ENCODING_BY_COLUMN,
+    ),
+    Option(
+        "bloom_columns",
+        "pairs",
+        "Columns whose files tell which values they do not hold, for lookups by equality.",
+        pairs=BLOOM_BY_COLUMN,
+    ),
+    Option("page_index", "choice", "Whether files have statistics of every page.", choices=("on", "off")),
+    Option(
+        "page_size",
+        "size",
+        "About how large a page of a column is before compression.",
+        minimum=4096,
+        maximum=64 * 1024**2,
+    ),
+    Option("row_group_rows", "integer", "Rows of a row group at the most.", minimum=1000, maximum=16 * 1024**2),
     Option(
         "target_file_size",
         "size",
@@ -59,6 +104,48 @@ OPTIONS: tuple[Option, ...] = (
         minimum=0.001,
         maximum=365 * 86_400,
     ),
+    Option(
+        "evolution",
+        "choice",
+        "What happens to fields of records that are no columns: strict refuses them, merge adds columns.",
+        choices=("strict", "merge"),
+    ),
+    Option("compaction", "choice", "Whether the service packs and sorts files by itself.", choices=("auto", "off")),
+    Option(
+        "compact_after",
+        "duration",
+        "How long a partition has no new files before it is cold, and sorted once and for all.",
+        minimum=1,
+        maximum=365 * 86_400,
+    ),
+    Option(
+        "retention",
+        "duration",
+        "How long records are kept, by retention_column; 0 keeps them for ever.",
+        maximum=100 * 365 * 86_400,
+    ),
+    Option("retention_column", "column", "The time or date by which retention counts a record's age."),
+    Option(
+        "retention_size",
+        "size",
+        "The size of the topic's files above which the oldest go; 0 keeps them all.",
+        maximum=1024**5,
+    ),
+    Option(
+        "snapshot_retention",
+        "duration",
+        "How long a past state can be read, unless a tag keeps it longer.",
+        minimum=60,
+        maximum=100 * 365 * 86_400,
+    ),
+    Option("min_snapshots", "integer", "Past states that are kept however old they are.", minimum=1, maximum=10_000),
+    Option(
+        "max_snapshots",
+        "integer",
+        "Past states that are kept at the most, however young they are.",
+        minimum=1,
+        maximum=100_000,
+    ),
     Option("description", "text", "What the topic is for. COMMENT sets the same."),
 )
 
@@ -73,6 +160,12 @@ def parse_options(values: Mapping[str, object]) -> TopicOptions:
     read: dict[str, Any] = {name: option(name).read(value) for name, value in values.items()}
     options = TopicOptions(**read)
     check_level(options)
+    if options.min_snapshots > options.max_snapshots:
+        raise InvalidOption(
+            f'option "min_snapshots" does not take "{options.min_snapshots}"',
+            detail=f"It is more than max_snapshots, which is {options.max_snapshots}.",
+            option="min_snapshots" if "min_snapshots" in values else "max_snapshots",
+        )
     return options
 
 

@@ -19,6 +19,10 @@ def render_create(definition: TopicDefinition) -> str:
     clauses = [f"CREATE TOPIC {definition.name} (\n  {columns}\n)", *_comment(options)]
     if definition.partitioning:
         clauses.append(f"PARTITIONED BY ({', '.join(map(str, definition.partitioning))})")
+    if definition.ordering:
+        clauses.append(f"ORDERED BY ({', '.join(map(str, definition.ordering))})")
+    if definition.clustering:
+        clauses.append(f"CLUSTERED BY ZORDER ({', '.join(definition.clustering)})")
     return "\n".join((*clauses, *_with(options, option)))
 
 

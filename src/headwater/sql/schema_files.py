@@ -5,6 +5,7 @@ The JSON form of a definition names types in SQL text, so that a person can writ
     {"name": "orders",
      "columns": [{"name": "total", "type": "DECIMAL(12, 2)", "nullable": false, "comment": "net"}],
      "partitioned_by": ["days(placed_at)"],
+     "ordered_by": ["customer ASC NULLS LAST"],
      "options": {"compression": "zstd"}}
 """
 
@@ -23,16 +24,17 @@ from headwater.sql.cursor import Cursor, closest
 from headwater.sql.definition import checked_definition
 from headwater.sql.iceberg_json import schema_from_iceberg
 from headwater.sql.options import parse_options, render_options
+from headwater.sql.ordering import check_clustering, check_ordering, parse_clustering, parse_ordering
 from headwater.sql.parse import parse
 from headwater.sql.partitioning import check_partitioning, parse_partitioning
 from headwater.sql.schema_rules import checked_schema
 from headwater.sql.schema_text import UNASSIGNED, parse_columns, parse_type, render_type
 from headwater.sql.statements import CreateTopic
-from headwater.types import Partition, TopicDefinition, TopicOptions
+from headwater.types import Partition, SortKey, TopicDefinition, TopicOptions
 
 SchemaKind = Literal["json", "sql", "avsc"]
 
-_DEFINITION_KEYS = ("name", "columns", "partitioned_by", "options")
+_DEFINITION_KEYS = ("name", "columns", "partitioned_by", "ordered_by", "clustered_by", "options")
 _COLUMN_KEYS = ("name", "type", "nullable", "comment")
 
 
@@ -42,6 +44,8 @@ class SchemaFile(NamedTuple):
     schema: Schema
     partitioning: tuple[Partition, ...]
     options: TopicOptions
+    ordering: tuple[SortKey, ...] = ()
+    clustering: tuple[str, ...] = ()
 
 
 def read_schema(text: str, kind: SchemaKind) -> SchemaFile:
@@ -65,7 +69,9 @@ def definition_from_dict(body: Mapping[str, Any]) -> TopicDefinition:
     name = body.get("name")
     if not isinstance(name, str):
         raise InvalidSchema('topic definition needs a text "name"')
-    return checked_definition(name, _columns(body), _partitioning(body), _options(body))
+    return checked_definition(
+        name, _columns(body), _partitioning(body), _options(body), _ordering(body), _clustering(body)
+    )
 
 
 def definition_to_dict(definition: TopicDefinition, *, all_options: bool = False) -> dict[str, Any]:
@@ -74,6 +80,8 @@ def definition_to_dict(definition: TopicDefinition, *, all_options: bool = False
         "name": definition.name,
         "columns": [_column_to_dict(field) for field in definition.schema.fields],
         "partitioned_by": [str(part) for part in definition.partitioning],
+        "ordered_by": [str(key) for key in definition.ordering],
+        "clustered_by": list(definition.clustering),
         "options": render_options(definition.options, changed_only=not all_options),
     }
 
@@ -95,7 +103,9 @@ def _from_sql(text: str) -> SchemaFile:
     if not isinstance(statement, CreateTopic):
         raise InvalidSchema("schema file has no CREATE TOPIC statement")
     definition = statement.definition
-    return SchemaFile(definition.schema, definition.partitioning, definition.options)
+    return SchemaFile(
+        definition.schema, definition.partitioning, definition.options, definition.ordering, definition.clustering
+    )
 
 
 def _from_json(value: object) -> SchemaFile:
@@ -109,7 +119,9 @@ def _from_json(value: object) -> SchemaFile:
     _check_keys(value, _DEFINITION_KEYS, "JSON schema")
     schema = checked_schema(_columns(value))
     parts = check_partitioning(schema, _partitioning(value))
-    return SchemaFile(schema, parts, parse_options(_options(value)))
+    ordering = check_ordering(schema, _ordering(value))
+    clustering = check_clustering(schema, _clustering(value), ordering)
+    return SchemaFile(schema, parts, parse_options(_options(value)), ordering, clustering)
 
 
 def _load(text: str, what: str) -> object:
@@ -173,12 +185,27 @@ def _column(column: object, place: int) -> NestedField:
 
 
 def _partitioning(body: Mapping[str, Any]) -> tuple[Partition, ...]:
-    parts = body.get("partitioned_by") or []
-    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-        raise InvalidSchema(
-            '"partitioned_by" is a list of texts', hint='Write ["days(placed_at)", "bucket(8, customer)"].'
-        )
+    parts = _texts(body, "partitioned_by", '["days(placed_at)", "bucket(8, customer)"]')
     return tuple(part for text in parts for part in parse_partitioning(text))
+
+
+def _ordering(body: Mapping[str, Any]) -> tuple[SortKey, ...]:
+    return tuple(
+        key for text in _texts(body, "ordered_by", '["customer ASC", "total DESC"]') for key in parse_ordering(text)
+    )
+
+
+def _clustering(body: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(
+        name for text in _texts(body, "clustered_by", '["customer", "sku"]') for name in parse_clustering(text)
+    )
+
+
+def _texts(body: Mapping[str, Any], key: str, example: str) -> list[str]:
+    texts = body.get(key) or []
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise InvalidSchema(f'"{key}" is a list of texts', hint=f"Write {example}.")
+    return texts
 
 
 def _options(body: Mapping[str, Any]) -> Mapping[str, object]:

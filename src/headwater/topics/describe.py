@@ -42,6 +42,8 @@ def description(topic: Topic, log: Log) -> dict[str, Any]:
             for column in topic.schema.fields
         ],
         "partitioned_by": [str(part) for part in topic.definition.partitioning],
+        "ordered_by": [str(key) for key in topic.definition.ordering],
+        "clustered_by": list(topic.definition.clustering),
         "options": render_options(topic.definition.options),
         "committed_offset": topic.committed,
         "next_offset": max(stats.end, topic.committed),

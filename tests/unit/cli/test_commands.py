@@ -27,7 +27,7 @@ def test_the_reference_page_is_current() -> None:
 def test_flags_win_over_what_a_schema_file_says(tmp_path: Path) -> None:
     file = tmp_path / "s.sql"
     file.write_text("CREATE TOPIC x (id INT, at DATE) PARTITIONED BY (id) WITH (compression = 'gzip', batch_size = 5)")
-    definition = define("orders", None, file, "days(at)", ["compression=snappy"])
+    definition = define("orders", None, file, "days(at)", None, None, ["compression=snappy"])
     assert definition.name == "orders"
     assert definition.partitioning == (Partition("day", "at"),)
     assert (definition.options.compression, definition.options.batch_size) == ("snappy", 5)
