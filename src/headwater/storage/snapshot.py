@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestEntry, ManifestEntryStatus, ManifestFile, ManifestWriterV2
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Transaction
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _MergeAppendFiles
@@ -18,6 +19,14 @@ from pyiceberg.typedef import EMPTY_DICT
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from headwater.errors import StaleCommit
+
+
+class SpecifiedManifest(ManifestWriterV2):
+    """A manifest with all that the specification requires in its header: PyIceberg leaves out which schema it has."""
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "schema-id": str(self._schema.schema_id)}
 
 
 class ExactFiles(_MergeAppendFiles):
@@ -40,6 +49,10 @@ class ExactFiles(_MergeAppendFiles):
         self._added_data_files = list(added)
         self._deleted_data_files = set(removed)
         self._touched: dict[ManifestFile, list[ManifestEntry]] = {}
+
+    def new_manifest_writer(self, spec: PartitionSpec) -> SpecifiedManifest:
+        output, snapshot_id = self.new_manifest_output(), self._snapshot_id
+        return SpecifiedManifest(spec, self.schema(), output, snapshot_id, self._compression)
 
     def _build_delete_files_partition_predicate(self) -> None:
         """Not needed: files are found by their paths."""
