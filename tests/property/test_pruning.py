@@ -289,8 +289,8 @@ def test_no_file_with_a_matching_row_is_dropped(
 
 
 def assert_counts_add_up(scan: FileScan, files: int) -> None:
-    skipped = scan.skipped_by_partition + scan.skipped_by_statistics + scan.skipped_by_bloom_filter
-    assert scan.total == files == len(scan.files) + skipped
+    skipped = scan.skipped_by_partition + scan.skipped_by_statistics + scan.skipped_by_null_counts
+    assert scan.total == files == len(scan.files) + skipped + scan.skipped_by_bloom_filter
 
 
 def test_files_are_dropped_at_all(topics: Topics) -> None:

@@ -27,9 +27,24 @@ def compiled(session: SparkSession, name: str) -> Any:
         return instances[name]
 
 
+def define(session: SparkSession, name: str, beside: str) -> None:
+    """Add the Java class `name` to the classes that everything in the driver's JVM finds by their names.
+
+    It goes to the loader of the class `beside`, which is of the same package.
+    """
+    jvm, definer = session.sparkContext._gateway.jvm, compiled(session, "Definer")
+    classes = _cooked(jvm, name).getBytecodes()
+    for each in sorted(classes, key=len, reverse=True):  # a class after those inside of it, which it needs
+        definer.define(jvm.java.lang.Class.forName(beside), classes[each])
+
+
 def _compile(jvm: Any, name: str) -> Any:
+    return _cooked(jvm, name).getClassLoader().loadClass(name).newInstance()
+
+
+def _cooked(jvm: Any, name: str) -> Any:
     source = files("headwater.spark").joinpath(f"{name}.java").read_text(encoding="utf-8")
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
     compiler.cook(source)
-    return compiler.getClassLoader().loadClass(name).newInstance()
+    return compiler

@@ -22,6 +22,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from headwater.errors import Unavailable
+from headwater.spark.compiled import define
 
 LAUNCH = frozenset(
     {"spark.master", "spark.driver.memory", "spark.driver.extraClassPath", "spark.driver.extraJavaOptions"}
@@ -53,7 +54,9 @@ def launch(conf: Mapping[str, str], output: Path) -> SparkSession:
         gateway = None
         try:
             gateway = _launch_jvm(conf, output)
-            return _session(conf, gateway)
+            session = _session(conf, gateway)
+            define(session, "BrotliCodec", "org.apache.hadoop.io.compress.CompressionCodec")
+            return session
         except BaseException as error:
             said = _last_lines(output)
             _end_jvm(gateway)

@@ -93,6 +93,7 @@ def checked_topic_name(name: str) -> str:
 def check_column_options(schema: Schema, options: TopicOptions) -> None:
     """InvalidOption if an option names a column that is not there, or one that it cannot be for."""
     _check_dedup_key(schema, options.dedup_key)
+    _check_dictionaries(options)
     for name in ("compression_columns", "dictionary_columns", "encoding_columns", "bloom_columns"):
         for column, value in getattr(options, name):
             _check_setting(name, value, column, _column_type(schema, column, name))
@@ -117,10 +118,21 @@ def _check_setting(name: str, value: str, column: str, of: IcebergType) -> None:
         raise _refused(name, column, of, f"The encoding {value} is for {_ENCODES[value]}.")
 
 
+def _check_dictionaries(options: TopicOptions) -> None:
+    switched = dict(options.dictionary_columns)
+    if both := next((name for name, _ in options.encoding_columns if switched.get(name) == "on"), None):
+        raise InvalidOption(
+            f'option "encoding_columns" does not take column "{both}"',
+            detail="The option dictionary_columns gives it a dictionary, and a column has one encoding.",
+            hint="Leave it out of one of them.",
+            option="encoding_columns",
+        )
+
+
 _ENCODES = {
     "plain": "every primitive column",
     "delta": "whole numbers, dates, times and DECIMAL of up to 18 digits",
-    "byte_stream_split": "FLOAT, DOUBLE, whole numbers, dates, times, DECIMAL, UUID and FIXED",
+    "byte_stream_split": "FLOAT, DOUBLE, whole numbers, dates, times and DECIMAL of up to 18 digits",
     "delta_length": "STRING and BINARY",
     "delta_strings": "STRING and BINARY",
 }
@@ -128,12 +140,16 @@ _COUNTED = (IntegerType, LongType, DateType, TimeType, TimestampType, Timestampt
 
 
 def encodes(encoding: str, of: IcebergType) -> bool:
-    """Whether an encoding can store values of a primitive type."""
+    """Whether an encoding can store values of a primitive type so that both engines read them.
+
+    Parquet splits the bytes of fixed-length values too, and DuckDB does not read them.
+    """
+    counted = isinstance(of, _COUNTED) or (isinstance(of, DecimalType) and of.precision <= 18)
     match encoding:
         case "delta":
-            return isinstance(of, _COUNTED) or (isinstance(of, DecimalType) and of.precision <= 18)
+            return counted
         case "byte_stream_split":
-            return isinstance(of, (*_COUNTED, FloatType, DoubleType, DecimalType, UUIDType, FixedType))
+            return counted or isinstance(of, FloatType | DoubleType)
         case "delta_length" | "delta_strings":
             return isinstance(of, StringType | BinaryType)
         case _:

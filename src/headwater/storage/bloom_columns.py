@@ -25,6 +25,9 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.decimal import decimal_required_bytes, decimal_to_unscaled
 
+from headwater.storage.layout import leaves
+from headwater.storage.schemas import arrow_schema
+
 ENABLED = "write.parquet.bloom-filter-enabled.column."
 FALSE_POSITIVES = "write.parquet.bloom-filter-fpp.column."
 DEFAULT_FALSE_POSITIVES = 0.01
@@ -47,9 +50,11 @@ def _on(value: str) -> bool:
 
 def bloom_options(schema: Schema, properties: Mapping[str, str], rows: int) -> dict[str, dict[str, float]]:
     """What Arrow's writer takes, for row groups of up to `rows` rows; it shrinks a filter to the values it got."""
+    columns = bloom_columns(schema, properties)
     return {
-        name: {"ndv": rows, "fpp": _false_positives(properties.get(FALSE_POSITIVES + name))}
-        for name in bloom_columns(schema, properties)
+        leaf.path: {"ndv": rows, "fpp": _false_positives(properties.get(FALSE_POSITIVES + leaf.column))}
+        for leaf in (leaves(arrow_schema(schema)) if columns else ())
+        if leaf.column in columns
     }
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from threading import Lock
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.expressions import And, BooleanExpression, BoundEqualTo, BoundIn, BoundPredicate, Or
 from pyiceberg.expressions.visitors import bind, rewrite_not
@@ -21,6 +22,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 
 from headwater.storage.bloom_columns import Physical, bloom_columns, physical, plain
+from headwater.storage.schemas import FIELD_ID
 from headwater.storage.seal import read_seal
 from headwater.storage.thrift import read_struct
 from headwater.storage.writer import local_path
@@ -70,11 +72,12 @@ class BloomCache:
 
     def __init__(self, max_entries: int = MAX_CACHED) -> None:
         self._max_entries = max_entries
-        self._held: OrderedDict[tuple[str, str, int], tuple[BloomFilter, ...] | None] = OrderedDict()
+        self._held: OrderedDict[tuple[str, int, int], tuple[BloomFilter, ...] | None] = OrderedDict()
         self._lock = Lock()
 
-    def filters(self, file: DataFile, column: str, stored: Physical) -> tuple[BloomFilter, ...] | None:
-        """The filters of the file's row groups; None if they are not all there, or cannot be trusted."""
+    def filters(self, file: DataFile, column: int, stored: Physical) -> tuple[BloomFilter, ...] | None:
+        """The filters of the file's row groups for the column of this id; None if they are not all there, or cannot be
+        trusted."""
         path = local_path(file.file_path)
         key = (file.file_path, column, path.stat().st_mtime_ns)
         with self._lock:
@@ -94,11 +97,13 @@ class BloomCache:
         return found
 
 
-def _filters(handle: int, footer: pq.FileMetaData, column: str, stored: Physical) -> tuple[BloomFilter, ...] | None:
+def _filters(handle: int, footer: pq.FileMetaData, column: int, stored: Physical) -> tuple[BloomFilter, ...] | None:
+    # By id: the file may be older than the column's name, and its name may have been another column's.
+    path = next((path for path, id_ in _leaf_ids(footer.schema.to_arrow_schema()) if id_ == column), None)
     paths = [footer.schema.column(index).path for index in range(footer.num_columns)]
-    if column not in paths:
+    if path not in paths:
         return None
-    index = paths.index(column)
+    index = paths.index(path)
     of = footer.schema.column(index)
     if (of.physical_type, of.length if stored[1] else 0) != stored:
         return None  # written before the column's type was widened
@@ -110,6 +115,16 @@ def _filters(handle: int, footer: pq.FileMetaData, column: str, stored: Physical
             return None
         found.append(each)
     return tuple(found)
+
+
+def _leaf_ids(fields: Iterable[pa.Field], inside: str = "") -> Iterator[tuple[str, int]]:
+    """The paths of the columns that are not inside lists or maps, and their ids."""
+    for field in fields:
+        path = f"{inside}{field.name}"
+        if pa.types.is_struct(field.type):
+            yield from _leaf_ids(field.type, f"{path}.")
+        elif field.metadata is not None and FIELD_ID in field.metadata:
+            yield path, int(field.metadata[FIELD_ID])
 
 
 def _filter(handle: int, at: int) -> BloomFilter | None:
@@ -125,34 +140,34 @@ def plan_probe(
     columns = bloom_columns(schema, properties)
     if not columns:
         return None
-    paths = {schema.find_field(name).field_id: name for name in columns}
-    test = _test(bind(schema, rewrite_not(row_filter), case_sensitive=True), paths, cache)
+    ids = frozenset(schema.find_field(name).field_id for name in columns)
+    test = _test(bind(schema, rewrite_not(row_filter), case_sensitive=True), ids, cache)
     if test is None:
         return None
     asked = count()
     return lambda file: next(asked) >= MAX_PROBED or test(file)
 
 
-def _test(of: BooleanExpression, paths: Mapping[int, str], cache: BloomCache) -> Test | None:
+def _test(of: BooleanExpression, ids: Collection[int], cache: BloomCache) -> Test | None:
     match of:
         case And(left=left, right=right):
-            both = [test for test in (_test(left, paths, cache), _test(right, paths, cache)) if test is not None]
+            both = [test for test in (_test(left, ids, cache), _test(right, ids, cache)) if test is not None]
             return (lambda file: all(test(file) for test in both)) if both else None
         case Or(left=left, right=right):
-            first, second = _test(left, paths, cache), _test(right, paths, cache)
+            first, second = _test(left, ids, cache), _test(right, ids, cache)
             return (lambda file: first(file) or second(file)) if first and second else None
         case BoundEqualTo():
-            return _equality(of, (of.literal.value,), paths, cache)
+            return _equality(of, (of.literal.value,), ids, cache)
         case BoundIn() if len(of.literals) <= MAX_VALUES:
-            return _equality(of, (literal.value for literal in of.literals), paths, cache)
+            return _equality(of, (literal.value for literal in of.literals), ids, cache)
         case _:
             return None
 
 
-def _equality(of: BoundPredicate, values: Iterable[Any], paths: Mapping[int, str], cache: BloomCache) -> Test | None:
+def _equality(of: BoundPredicate, values: Iterable[Any], ids: Collection[int], cache: BloomCache) -> Test | None:
     field = of.term.ref().field
-    column, stored = paths.get(field.field_id), physical(field.field_type)
-    if column is None or stored is None:
+    column, stored = field.field_id, physical(field.field_type)
+    if column not in ids or stored is None:
         return None
     hashed = [Hashed.of(plain(value, field.field_type)) for value in values]
 

@@ -1,20 +1,32 @@
-"""Which Parquet encoding a column gets, from a sample of its values.
+"""Which Parquet encoding a column gets: the one that its topic sets, or else one that fits a sample of its values.
 
 A dictionary pays when values repeat. Where they do not, building one costs most of the write and gains nothing:
-whole numbers and times are then stored as deltas (ordered ones shrink to almost nothing), floats as split bytes.
+whole numbers and times are then stored as deltas (ordered ones shrink to almost nothing). Floats would shrink as split
+bytes, but not every engine that reads Iceberg tables knows that encoding: a topic has to ask for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headwater.storage.layout import Layout, Leaf, leaves
+
 SAMPLE = 16_384
 REPEATS = 8
 """How often a value must come back, on average, for a dictionary to pay."""
+
+PARQUET_ENCODINGS: Mapping[str, str] = {
+    "plain": "PLAIN",
+    "delta": "DELTA_BINARY_PACKED",
+    "byte_stream_split": "BYTE_STREAM_SPLIT",
+    "delta_length": "DELTA_LENGTH_BYTE_ARRAY",
+    "delta_strings": "DELTA_BYTE_ARRAY",
+}
+"""The encodings that the option `encoding_columns` knows, as Parquet names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +37,26 @@ class Encodings:
     others: dict[str, str]
 
 
-def choose_encodings(table: pa.Table) -> Encodings:
+def choose_encodings(table: pa.Table, layout: Layout) -> Encodings:
     """Encodings for files that begin with the rows of `table`."""
     sample = table.slice(0, SAMPLE)
+    encoded, switched = dict(layout.encoding_columns), dict(layout.dictionary_columns)
     dictionary: list[str] = []
     others: dict[str, str] = {}
-    for name in sample.schema.names:
-        column = sample.column(name)
-        if pa.types.is_nested(column.type):
-            dictionary += leaf_paths(name, column.type)
-        elif not pa.types.is_boolean(column.type) and _repeats(column):
-            dictionary.append(name)
-        elif (encoding := _without_dictionary(column.type)) is not None:
-            others[name] = encoding
+    for leaf in leaves(sample.schema):
+        if (encoding := leaf.setting(encoded)) is not None:
+            others[leaf.path] = PARQUET_ENCODINGS[encoding]
+        elif _with_dictionary(sample, leaf, leaf.setting(switched) or layout.dictionary):
+            dictionary.append(leaf.path)
+        elif (fitting := _without_dictionary(leaf.type)) is not None:
+            others[leaf.path] = fitting
     return Encodings(tuple(dictionary), others)
+
+
+def _with_dictionary(sample: pa.Table, leaf: Leaf, switch: str) -> bool:
+    if pa.types.is_boolean(leaf.type) or switch != "auto":
+        return switch == "on" and not pa.types.is_boolean(leaf.type)
+    return leaf.path not in sample.schema.names or _repeats(sample.column(leaf.path))
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:
@@ -51,20 +69,4 @@ def _without_dictionary(of: pa.DataType) -> str | None:
     types = pa.types
     if types.is_integer(of) or types.is_temporal(of) or (types.is_decimal(of) and of.precision <= 18):
         return "DELTA_BINARY_PACKED"
-    if types.is_floating(of):
-        return "BYTE_STREAM_SPLIT"
     return None
-
-
-def leaf_paths(path: str, of: pa.DataType) -> Iterator[str]:
-    """The Parquet paths of the leaves below a column."""
-    if pa.types.is_struct(of):
-        for field in of:
-            yield from leaf_paths(f"{path}.{field.name}", field.type)
-    elif pa.types.is_list(of):
-        yield from leaf_paths(f"{path}.list.element", of.value_type)
-    elif pa.types.is_map(of):
-        yield from leaf_paths(f"{path}.key_value.key", of.key_type)
-        yield from leaf_paths(f"{path}.key_value.value", of.item_type)
-    else:
-        yield path

@@ -7,14 +7,13 @@ reads one new manifest.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 from uuid import UUID
 
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import (
-    _InclusiveMetricsEvaluator,
     expression_evaluator,
     inclusive_projection,
     manifest_evaluator,
@@ -31,6 +30,7 @@ from pyiceberg.types import IntegerType, ListType, LongType, MapType, NestedFiel
 
 from headwater.errors import Unavailable
 from headwater.storage.blooms import BloomCache, plan_probe
+from headwater.storage.statistics import plan_statistics
 
 MAX_CACHED_FILES = 200_000
 MAX_CACHED_LISTS = 256
@@ -46,6 +46,7 @@ class FileScan:
     skipped_by_partition: int
     skipped_by_statistics: int
     skipped_by_bloom_filter: int
+    skipped_by_null_counts: int = 0
 
     @property
     def rows(self) -> int:
@@ -112,18 +113,27 @@ class ManifestCache:
         return found
 
 
-def plan_scan(table: Table, snapshot_id: int | None, row_filter: BooleanExpression, cache: ManifestCache) -> FileScan:
-    """The files of `snapshot_id` (None: an empty table) that may hold rows matching `row_filter`."""
+def plan_scan(
+    table: Table,
+    snapshot_id: int | None,
+    row_filter: BooleanExpression,
+    cache: ManifestCache,
+    schema: Schema | None = None,
+) -> FileScan:
+    """The files of `snapshot_id` (None: an empty table) that may hold rows matching `row_filter`.
+
+    The filter's names are those of `schema`, of the table's columns unless it is given.
+    """
     snapshot = table.metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
     if snapshot is None:
         return FileScan(None, (), 0, 0, 0, 0)
-    schema, specs = table.schema(), table.metadata.specs()
+    schema, specs = schema or table.schema(), table.metadata.specs()
     pruners: dict[int, _Pruner] = {}
     kept: list[DataFile] = []
-    total = by_partition = by_statistics = by_bloom_filter = 0
-    metrics = _metrics(schema, row_filter)
+    total = by_partition = by_statistics = by_bloom_filter = by_null_counts = 0
+    statistics = plan_statistics(schema, row_filter)
     probe = plan_probe(schema, table.metadata.properties, row_filter, cache.blooms)
-    for manifest in cache.manifests(snapshot, table.io):
+    for manifest in live_manifests(snapshot, table, cache):
         spec_id = manifest.partition_spec_id
         if spec_id not in pruners:
             pruners[spec_id] = _Pruner.of(schema, specs[spec_id], row_filter)
@@ -136,13 +146,21 @@ def plan_scan(table: Table, snapshot_id: int | None, row_filter: BooleanExpressi
             total += 1
             if not pruner.partition(file):
                 by_partition += 1
-            elif not metrics(file):
-                by_statistics += 1
+            elif (reason := statistics(file)) is not None:
+                by_null_counts += reason == "null counts"
+                by_statistics += reason != "null counts"
             elif probe is not None and not probe(file):
                 by_bloom_filter += 1
             else:
                 kept.append(file)
-    return FileScan(snapshot_id, tuple(kept), total, by_partition, by_statistics, by_bloom_filter)
+    return FileScan(snapshot_id, tuple(kept), total, by_partition, by_statistics, by_bloom_filter, by_null_counts)
+
+
+def live_manifests(snapshot: Snapshot, table: Table, cache: ManifestCache) -> Iterator[ManifestFile]:
+    """The snapshot's manifests that list live files: others may be of a partitioning whose column is gone."""
+    for manifest in cache.manifests(snapshot, table.io):
+        if manifest.has_added_files() or manifest.has_existing_files():
+            yield manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +173,7 @@ class _Pruner:
     @classmethod
     def of(cls, schema: Schema, spec: PartitionSpec, row_filter: BooleanExpression) -> _Pruner:
         projected = inclusive_projection(schema, spec)(row_filter)
-        if isinstance(projected, AlwaysTrue):
+        if isinstance(projected, AlwaysTrue) or isinstance(row_filter, AlwaysFalse):
             return cls(lambda _: True, lambda _: True)
         evaluate = expression_evaluator(Schema(*spec.partition_type(schema).fields), projected, case_sensitive=True)
         wrapped = _wrapped_places(schema, spec)
@@ -164,19 +182,23 @@ class _Pruner:
         return cls(
             lambda _: True,
             lambda file: (
-                any((file.partition[place] or 0) >= least for place, least in wrapped)
+                any(least <= (file.partition[place] or 0) < end for place, least, end in wrapped)
                 or evaluate(_comparable(file.partition))
             ),
         )
 
 
-def _wrapped_places(schema: Schema, spec: PartitionSpec) -> list[tuple[int, int]]:
-    """Places of truncated integers, with the value from which on one may be the smallest integers, wrapped around."""
+def _wrapped_places(schema: Schema, spec: PartitionSpec) -> list[tuple[int, int, int]]:
+    """Places of truncated integers, with the ranges of values that may be the smallest integers, wrapped around.
+
+    A column of longs has both ranges: files may be older than the day when its type became wider.
+    """
     found = []
     for place, part in enumerate(spec.fields):
         of = schema.find_field(part.source_id).field_type
         if isinstance(part.transform, TruncateTransform) and isinstance(of, IntegerType | LongType):
-            found.append((place, (2**31 if isinstance(of, IntegerType) else 2**63) - 2 * part.transform.width))
+            ends = (2**31,) if isinstance(of, IntegerType) else (2**31, 2**63)
+            found += [(place, end - 2 * part.transform.width, end) for end in ends]
     return found
 
 
@@ -184,12 +206,6 @@ def _comparable(partition: Record) -> Record:
     """A partition's values in the form that a filter's literals have: PyIceberg keeps UUIDs as bytes there."""
     values = [partition[position] for position in range(len(partition))]
     return Record(*(value.bytes if isinstance(value, UUID) else value for value in values))
-
-
-def _metrics(schema: Schema, row_filter: BooleanExpression) -> Callable[[DataFile], bool]:
-    if isinstance(row_filter, AlwaysTrue):
-        return lambda _: True
-    return _InclusiveMetricsEvaluator(schema, row_filter).eval
 
 
 def leaf_ids(column: NestedField) -> set[int]:

@@ -1,54 +1,44 @@
 """The columnar writer: Arrow tables into Parquet files of a partitioned Iceberg table.
 
 Runs inside Spark's Python workers. It holds at most one chunk per open file, closes a file at its target size and the
-least used file when too many partitions are open, and makes every file durable before it reports it.
+least used file when too many partitions are open, and makes every file durable before it reports it. Rows of a table
+with an order are held up to a number of bytes, sorted, and written to files that end with them: every file is in order.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import (
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-)
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.partitioning import PartitionSpec, partition_record_value
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from headwater.catalog.durable_files import sync_file
 from headwater.storage.bloom_columns import bloom_options
-from headwater.storage.encodings import choose_encodings, leaf_paths
+from headwater.storage.encodings import choose_encodings
+from headwater.storage.file_statistics import file_statistics
+from headwater.storage.layout import Layout, codecs, leaves
+from headwater.storage.nans import nan_counts, null_counts
+from headwater.storage.partitions import split_by_partition
 from headwater.storage.schemas import arrow_schema
 from headwater.storage.seal import blank, seal
-from headwater.types import Codec
+from headwater.storage.sorting import sort_rows
 
-ROW_GROUP_ROWS = 256 * 1024
 DICTIONARY_PAGE = 8 * 1024**2
 MAX_OPEN_FILES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How files of a table are written."""
-
-    codec: Codec
-    level: int | None
-    target_bytes: int
-    row_group_rows: int = ROW_GROUP_ROWS
+HELD_BYTES = 256 * 1024**2
+"""Rows that are held until they fill row groups, of all open files together; then the largest is ended early."""
+SORT_BYTES = 64 * 1024**2
+"""Rows that are held to be sorted; together they make one file per partition, or several of the target size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +51,7 @@ class Target:
     spec: PartitionSpec
     layout: Layout
     properties: dict[str, str]
+    first: Schema | None = None  # the table's first columns, if it has others now
 
 
 @dataclass(slots=True)
@@ -68,36 +59,80 @@ class _OpenFile:
     path: str
     partition: Record
     writer: pq.ParquetWriter
+    unbounded: frozenset[str]
+    nans: Counter[str] = field(default_factory=Counter)
+    nulls: Counter[str] = field(default_factory=Counter)
     pending: list[pa.Table] = field(default_factory=list)
     pending_rows: int = 0
+    pending_bytes: int = 0
     written: int = 0
 
 
 class PartitionedWriter:
-    """Writes tables of `target.schema` to as many files as partitions and the target size ask for."""
+    """Writes tables of `target.schema` to as many files as partitions and the target size ask for.
+
+    With `presorted` the rows come in the layout's order already; `with_nans` are Parquet columns in which NaN may come.
+    """
 
     def __init__(
-        self, target: Target, new_id: Callable[[], str], now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        target: Target,
+        new_id: Callable[[], str],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        presorted: bool = False,
+        with_nans: frozenset[str] = frozenset(),
     ):
         self._target = target
         self._new_id = new_id
         self._now = now
         self._schema = arrow_schema(target.schema)
-        self._leaves = sum(len(list(leaf_paths(field.name, field.type))) for field in self._schema)
+        self._leaves = len(list(leaves(self._schema)))
+        self._sorts = target.layout.ordered and not presorted
+        self._unsorted: list[pa.Table] = []
+        self._unsorted_bytes = 0
+        self._with_nans = with_nans
+        self._held_bytes = 0
         self._open: OrderedDict[tuple[Any, ...], _OpenFile] = OrderedDict()
         self._done: list[DataFile] = []
 
     def write(self, table: pa.Table) -> None:
         """Add rows; they are on disk after `close`."""
         table = table.cast(self._schema)
+        if not self._sorts:
+            self._write(table)
+            return
+        self._unsorted.append(table)
+        self._unsorted_bytes += table.nbytes
+        if self._unsorted_bytes >= SORT_BYTES:
+            self._write_sorted()
+
+    def _write(self, table: pa.Table) -> None:
         for partition, part in split_by_partition(table, self._target.schema, self._target.spec):
             self._add(partition, part)
 
+    def _write_sorted(self) -> None:
+        """Write what is held, to files that end with it."""
+        table = pa.concat_tables(self._unsorted)
+        self._unsorted, self._unsorted_bytes = [], 0
+        rows = self._target.layout.row_group_rows
+        for partition, part in split_by_partition(table, self._target.schema, self._target.spec):
+            part = sort_rows(part, self._target.layout)
+            self._with_nans |= {path for path, count in nan_counts(part).items() if count}
+            for start in range(0, part.num_rows, rows):
+                self._add(partition, part.slice(start, rows))
+            self._finish_all()
+
     def close(self) -> list[DataFile]:
         """Finish all files and return them, each durable."""
+        if self._unsorted:
+            self._write_sorted()
+        self._finish_all()
+        return self._done
+
+    def _finish_all(self) -> None:
         for key in list(self._open):
             self._finish(key)
-        return self._done
 
     def abort(self) -> None:
         """Delete what was written; nothing refers to it."""
@@ -111,14 +146,27 @@ class PartitionedWriter:
 
     def _add(self, partition: Record, table: pa.Table) -> None:
         key = tuple(partition[i] for i in range(len(partition)))
+        nans = nan_counts(table)
+        self._with_nans |= {path for path, count in nans.items() if count}
+        if key in self._open and any(nans[path] for path in nans.keys() - self._open[key].unbounded):
+            self._finish(key)  # it has bounds for a column that has NaN from here on
         open_file = self._open.get(key) or self._start(key, partition, table)
         self._open.move_to_end(key)
+        open_file.nans.update(nans)
+        open_file.nulls.update(null_counts(table))
         open_file.pending.append(table)
         open_file.pending_rows += table.num_rows
+        open_file.pending_bytes += table.nbytes
+        self._held_bytes += table.nbytes
         if open_file.pending_rows >= self._target.layout.row_group_rows:
-            self._drain(open_file)
-            if open_file.written >= self._target.layout.target_bytes:
-                self._finish(key)
+            self._end_row_group(key)
+        while self._held_bytes >= HELD_BYTES:
+            self._end_row_group(max(self._open, key=lambda each: self._open[each].pending_bytes))
+
+    def _end_row_group(self, key: tuple[Any, ...]) -> None:
+        self._drain(self._open[key])
+        if self._open[key].written >= self._target.layout.target_bytes:
+            self._finish(key)
 
     def _start(self, key: tuple[Any, ...], partition: Record, first: pa.Table) -> _OpenFile:
         if len(self._open) >= MAX_OPEN_FILES:
@@ -127,9 +175,9 @@ class PartitionedWriter:
         local_path(path).parent.mkdir(parents=True, exist_ok=True)
         target = self._target
         blooms = bloom_options(target.schema, target.properties, target.layout.row_group_rows)
-        options = parquet_options(target.layout, first) | {"bloom_filter_options": blooms}
+        options = parquet_options(target.layout, first, self._with_nans) | {"bloom_filter_options": blooms}
         writer = pq.ParquetWriter(local_path(path), self._schema, **options)
-        self._open[key] = _OpenFile(path, partition, writer)
+        self._open[key] = _OpenFile(path, partition, writer, self._with_nans)
         return self._open[key]
 
     def _new_path(self, partition: Record) -> str:
@@ -143,7 +191,8 @@ class PartitionedWriter:
             return
         table = pa.concat_tables(open_file.pending)
         open_file.pending.clear()
-        open_file.pending_rows = 0
+        self._held_bytes -= open_file.pending_bytes
+        open_file.pending_rows = open_file.pending_bytes = 0
         open_file.writer.write_table(table, row_group_size=self._target.layout.row_group_rows)
         open_file.written = local_path(open_file.path).stat().st_size
 
@@ -154,89 +203,61 @@ class PartitionedWriter:
         open_file.writer.close()
         seal(local_path(open_file.path))
         sync_file(local_path(open_file.path))
-        self._done.append(data_file(open_file.path, open_file.partition, self._target))
+        self._done.append(self._entry(open_file))
         del self._open[key]
 
+    def _entry(self, open_file: _OpenFile) -> DataFile:
+        """The Iceberg entry of a finished file."""
+        local, target = local_path(open_file.path), self._target
+        statistics = file_statistics(local, target.schema, target.properties, open_file.nans, open_file.nulls)
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=open_file.path,
+            file_format=FileFormat.PARQUET,
+            partition=open_file.partition,
+            file_size_in_bytes=local.stat().st_size,
+            sort_order_id=target.layout.sort_order_id,
+            spec_id=target.spec.spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics,
+        )
 
-def parquet_options(layout: Layout, first: pa.Table) -> dict[str, Any]:
-    """What every file gets: statistics, page index, page checksums, and encodings that fit its first rows."""
-    encodings = choose_encodings(first)
+
+def parquet_options(layout: Layout, first: pa.Table, unbounded: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """What Arrow's writer is told: the layout's settings, and encodings that fit the file's first rows.
+
+    Every file has page checksums, and statistics of all columns but those that are `unbounded`.
+    """
+    encodings, chosen = choose_encodings(first, layout), codecs(layout, first.schema)
     return {
-        "compression": layout.codec,
-        "compression_level": layout.level,
+        "compression": {path: codec for path, (codec, _) in chosen.items()},
+        "compression_level": {path: level for path, (_, level) in chosen.items() if level is not None},
         "use_dictionary": list(encodings.dictionary),
         "column_encoding": encodings.others,
         "dictionary_pagesize_limit": DICTIONARY_PAGE,
+        "data_page_size": layout.page_bytes,
+        "write_batch_size": _values_at_once(layout, first),
         "store_decimal_as_integer": True,
-        "write_page_index": True,
+        "write_page_index": layout.page_index,
         "write_page_checksum": True,
+        "write_statistics": [path for path in chosen if path not in unbounded],
+        "sorting_columns": sorting_columns(layout, first.schema),
         "store_schema": False,
     }
 
 
-def split_by_partition(table: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[tuple[Record, pa.Table]]:
-    """The rows of each partition value, keeping their order."""
-    if not spec.fields or table.num_rows == 0:
-        yield Record(), table
-        return
-    keys = pa.table({str(i): _partition_values(table, schema, field) for i, field in enumerate(spec.fields)})
-    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
-    keys, table = keys.take(order), table.take(order)
-    for start, stop in _runs(keys):
-        raw = [column[start].as_py() for column in keys.columns]
-        values = [_record_value(field, schema, value) for field, value in zip(spec.fields, raw, strict=True)]
-        yield Record(*values), table.slice(start, stop - start)
+def _values_at_once(layout: Layout, first: pa.Table) -> int:
+    """After how many values a page's size is looked at: so that pages of wide values do not become much too large."""
+    widest = max((column.nbytes for column in first.columns), default=0) // max(1, first.num_rows)
+    return max(1, min(1024, layout.page_bytes // max(1, 4 * int(widest))))
 
 
-def _partition_values(table: pa.Table, schema: Schema, field: Any) -> pa.ChunkedArray:
-    source = schema.find_field(field.source_id)
-    path = (schema.find_column_name(field.source_id) or source.name).split(".")
-    column = table.column(path[0])
-    for name in path[1:]:
-        column = pc.struct_field(column, name)
-    if isinstance(column.type, pa.BaseExtensionType):
-        column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
-    return field.transform.pyarrow_transform(source.field_type)(column)
-
-
-def _record_value(field: Any, schema: Schema, value: Any) -> Any:
-    if isinstance(field.transform, IdentityTransform):
-        return partition_record_value(field, value, schema)
-    return value
-
-
-def _runs(keys: pa.Table) -> Iterator[tuple[int, int]]:
-    """The ranges of equal rows in sorted `keys`; null equals null."""
-    changed = None
-    for column in keys.columns:
-        before, after = column.slice(0, len(column) - 1), column.slice(1)
-        same = pc.or_(pc.fill_null(pc.equal(before, after), False), pc.and_(pc.is_null(before), pc.is_null(after)))
-        differs = pc.invert(same)
-        changed = differs if changed is None else pc.or_(changed, differs)
-    bounds = [0, *(i + 1 for i in pc.indices_nonzero(changed).to_pylist()), keys.num_rows]
-    yield from pairwise(bounds)
-
-
-def data_file(path: str, partition: Record, target: Target) -> DataFile:
-    """The Iceberg entry of a finished file, with its statistics."""
-    local = local_path(path)
-    statistics = data_file_statistics_from_parquet_metadata(
-        parquet_metadata=pq.read_metadata(local),
-        stats_columns=compute_statistics_plan(target.schema, target.properties),
-        parquet_column_mapping=parquet_path_to_id_mapping(target.schema),
-    )
-    return DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=path,
-        file_format=FileFormat.PARQUET,
-        partition=partition,
-        file_size_in_bytes=local.stat().st_size,
-        sort_order_id=None,
-        spec_id=target.spec.spec_id,
-        equality_ids=None,
-        key_metadata=None,
-        **statistics.to_serialized_dict(),
-    )
+def sorting_columns(layout: Layout, schema: pa.Schema) -> list[pq.SortingColumn] | None:
+    """The layout's order as Parquet tells it: by the numbers of Parquet columns."""
+    places = {leaf.path: place for place, leaf in enumerate(leaves(schema))}
+    keys = [pq.SortingColumn(places[key.column], key.descending, key.nulls_first) for key in layout.ordering]
+    return keys or None
 
 
 def local_path(location: str) -> Path:

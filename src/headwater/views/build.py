@@ -21,10 +21,10 @@ from headwater.errors import StaleCommit, ViewExists
 from headwater.observability.failpoints import failpoint
 from headwater.sql.schema_text import parse_type
 from headwater.storage.commit import Change, commit
+from headwater.storage.layout import view_layout
 from headwater.storage.scan import ManifestCache, plan_scan
 from headwater.storage.snapshot import ExactFiles
 from headwater.storage.write_spark import write_frame
-from headwater.storage.writer import Layout as FileLayout
 from headwater.storage.writer import Target
 from headwater.types import VIEWS, TableName
 from headwater.views.define import Defined, properties_of
@@ -52,8 +52,7 @@ def build(
     location = new_location(name) if old is None else old.table.location()
     ranges = tuple(SourceRange(heads[s.table], None, heads[s.table].snapshot_id, None) for s in defined.sources)
     position = Position({r.head.table_name: r.end for r in ranges}, {r.head.table_name: r.head.id for r in ranges}, now)
-    options = defined.definition.options
-    layout = FileLayout(options.compression, options.compression_level, options.target_file_size)
+    layout = view_layout(defined.definition.options)
     into = Target(name.name, location, schema, UNPARTITIONED_PARTITION_SPEC, layout, {})
     with Workspace(session, {each.head.name: each for each in ranges}, cache) as space:
         change = drafted(defined, ranges, now)

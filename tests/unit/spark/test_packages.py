@@ -154,6 +154,8 @@ def test_the_packaged_lock_file() -> None:
     assert [package.coordinates for package in packages] == [
         "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
         "org.xerial:sqlite-jdbc:3.53.4.0",
+        "org.apache.spark:spark-avro_2.13:4.1.1",
+        "org.brotli:dec:0.1.2",
     ]
     assert all(package.file == f"{package.name}-{package.version}.jar" for package in packages)
     assert all(len(package.sha256) == 64 and package.size > 0 for package in packages)

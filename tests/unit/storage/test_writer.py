@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import math
 import uuid
 from decimal import Decimal
 from pathlib import Path
@@ -9,11 +10,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     DateType,
     DecimalType,
+    DoubleType,
+    FloatType,
+    ListType,
     LongType,
     NestedField,
     StringType,
@@ -23,9 +28,11 @@ from pyiceberg.types import (
 )
 
 from headwater.catalog.definitions import partition_spec
+from headwater.storage.layout import Layout
+from headwater.storage.partitions import split_by_partition
 from headwater.storage.schemas import arrow_schema
-from headwater.storage.writer import Layout, PartitionedWriter, Target, local_path, split_by_partition
-from headwater.types import Partition, TopicDefinition
+from headwater.storage.writer import PartitionedWriter, Target, local_path
+from headwater.types import Partition, SortKey, TopicDefinition
 
 SCHEMA = Schema(
     NestedField(1, "n", LongType(), required=True),
@@ -164,3 +171,127 @@ def test_abort_leaves_no_file(tmp_path: Path) -> None:
     writer.write(rows(100))
     writer.abort()
     assert list(tmp_path.rglob("*.parquet")) == []
+
+
+def sorting_writer(folder: Path, by: PartitionSpec, *, presorted: bool = False, **layout: object) -> PartitionedWriter:
+    ids = (f"{number:04}" for number in itertools.count())
+    how = Layout("zstd", None, **{"target_bytes": 1 << 30, "row_group_rows": 1000, **layout})  # type: ignore[arg-type]
+    return PartitionedWriter(Target("t", folder.as_uri(), SCHEMA, by, how, {}), lambda: next(ids), presorted=presorted)
+
+
+BY_WHO = {"ordering": (SortKey("who", True, False), SortKey("n", True)), "sort_order_id": 1}
+
+
+def read(file: DataFile) -> pa.Table:
+    return pq.read_table(local_path(file.file_path), schema=arrow_schema(SCHEMA))
+
+
+def in_order(table: pa.Table) -> bool:
+    found = [(row["who"] is None, row["who"], -row["n"]) for row in table.select(["who", "n"]).to_pylist()]
+    runs = [list(each) for _, each in itertools.groupby(found, key=lambda row: row[1])]
+    names = [run[0][1] for run in runs]
+    values = [name for name in names if name is not None]
+    nulls_last = None not in names[:-1] if names else True
+    return nulls_last and values == sorted(values, reverse=True) and all(run == sorted(run) for run in runs)
+
+
+@pytest.mark.parametrize("parts", [(), (Partition("bucket", "n", 3),)], ids=["none", "bucket"])
+def test_every_file_is_in_order_and_memory_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: tuple[Partition, ...]
+) -> None:
+    table = rows(3000)
+    monkeypatch.setattr("headwater.storage.writer.SORT_BYTES", table.nbytes // 3)
+    writer = sorting_writer(tmp_path, spec(*parts), **BY_WHO)
+    for start in range(0, 3000, 100):
+        writer.write(table.slice(start, 100))
+        assert sum(each.nbytes for each in writer._unsorted) < table.nbytes // 3
+    files = writer.close()
+    assert len(files) == 3 * max(1, len(parts) * 3)
+    assert pa.concat_tables(map(read, files)).sort_by("n").equals(table)
+    assert all(in_order(read(file)) and file.sort_order_id == 1 for file in files)
+
+
+def test_a_sorted_run_is_cut_at_the_target_size(tmp_path: Path) -> None:
+    writer = sorting_writer(tmp_path, UNPARTITIONED_PARTITION_SPEC, target_bytes=1, row_group_rows=400, **BY_WHO)
+    writer.write(rows(1000))
+    files = writer.close()
+    assert [file.record_count for file in files] == [400, 400, 200]
+    assert in_order(pa.concat_tables(map(read, files)))
+
+
+def test_rows_that_come_in_order_are_not_held(tmp_path: Path) -> None:
+    ordered = rows(1000).sort_by([("who", "descending"), ("n", "descending")])
+    writer = sorting_writer(tmp_path, UNPARTITIONED_PARTITION_SPEC, presorted=True, row_group_rows=300, **BY_WHO)
+    for start in range(0, 1000, 100):
+        writer.write(ordered.slice(start, 100))
+        assert writer._unsorted == []
+    (file,) = writer.close()
+    assert read(file).equals(ordered)
+    assert file.sort_order_id == 1
+    assert pq.read_metadata(local_path(file.file_path)).num_row_groups == 4
+
+
+def test_a_clustered_file_has_no_sort_order(tmp_path: Path) -> None:
+    writer = sorting_writer(tmp_path, UNPARTITIONED_PARTITION_SPEC, clustering=("n", "who"))
+    writer.write(rows(1000))
+    (file,) = writer.close()
+    assert file.sort_order_id is None
+    assert not read(file).equals(rows(1000))
+    assert read(file).sort_by("n").equals(rows(1000))
+
+
+def test_abort_forgets_rows_that_wait_to_be_sorted(tmp_path: Path) -> None:
+    writer = sorting_writer(tmp_path, UNPARTITIONED_PARTITION_SPEC, **BY_WHO)
+    writer.write(rows(100))
+    writer.abort()
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+FLOATS = Schema(
+    NestedField(1, "f", DoubleType()),
+    NestedField(2, "g", FloatType()),
+    NestedField(3, "in", StructType(NestedField(4, "x", DoubleType()), NestedField(5, "s", StringType()))),
+    NestedField(6, "many", ListType(7, DoubleType(), False)),
+)
+
+
+def floats(*values: float | None) -> pa.Table:
+    made = [{"f": value, "g": 1.5, "in": {"x": 2.5, "s": "a"}, "many": [math.nan]} for value in values]
+    return pa.Table.from_pylist(made, schema=arrow_schema(FLOATS))
+
+
+def written_floats(folder: Path, *tables: pa.Table, **layout: object) -> list[DataFile]:
+    ids = (f"{number:04}" for number in itertools.count())
+    how = Layout("zstd", None, **{"target_bytes": 1 << 30, "row_group_rows": 2, **layout})  # type: ignore[arg-type]
+    writer = PartitionedWriter(
+        Target("t", folder.as_uri(), FLOATS, UNPARTITIONED_PARTITION_SPEC, how, {}), lambda: next(ids)
+    )
+    for table in tables:
+        writer.write(table)
+    return writer.close()
+
+
+def bounded(file: DataFile) -> set[str]:
+    groups = pq.read_metadata(local_path(file.file_path))
+    chunks = [groups.row_group(n).column(at) for n in range(groups.num_row_groups) for at in range(groups.num_columns)]
+    return {chunk.path_in_schema for chunk in chunks if chunk.is_stats_set and chunk.statistics.has_min_max}
+
+
+def test_a_file_has_no_bounds_for_a_column_with_nan(tmp_path: Path) -> None:
+    first, second = written_floats(tmp_path, floats(1, 2, 3), floats(4), floats(5, math.nan), floats(None, 6, 7))
+    assert [file.record_count for file in (first, second)] == [4, 5]  # the file with bounds ends where NaN begins
+    assert bounded(first) == {"f", "g", "in.x", "in.s"}
+    assert bounded(second) == {"g", "in.x", "in.s"}
+    assert first.nan_value_counts == {1: 0, 2: 0, 4: 0}
+    assert second.nan_value_counts == {1: 1, 2: 0, 4: 0}
+    assert first.lower_bounds.keys() == {1, 2, 4, 5}  # fields of structs have bounds, elements of lists do not
+    assert second.lower_bounds.keys() == second.upper_bounds.keys() == {2, 4, 5}
+
+
+def test_a_sorted_file_with_nan_is_one_file(tmp_path: Path) -> None:
+    ordering = (SortKey("f"),)
+    (file,) = written_floats(tmp_path, floats(3, math.nan, 1), floats(2, 5, 4), ordering=ordering, sort_order_id=1)
+    found = pq.read_table(local_path(file.file_path)).column("f").to_pylist()
+    assert found[:5] == [1, 2, 3, 4, 5]
+    assert math.isnan(found[5])
+    assert "f" not in bounded(file)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from pyiceberg.expressions import And
-from pyiceberg.types import NestedField
+from pyiceberg.types import NestedField, StructType
 from sqlglot import exp
 
 from headwater.serving.agreement.literals import data_type
@@ -70,11 +70,35 @@ def narrow(relation: Relation, conditions: Sequence[exp.Expression], scope: Scop
 
 
 def _field(scope: Scope, relation: Relation, reference: Reference, node: exp.Expression) -> NestedField | None:
-    """The field of one reference whose value an expression is, if it is a column of the relation."""
+    """The field of one reference whose value an expression is, if it is a column of the relation or inside one."""
     column = _column(node, scope)
+    inside: tuple[str, ...] = ()
+    if column is None and isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
+        column, inside = _inside(node, scope)
     if column is None or not any(column is own for own in relation.columns):
         return None
-    return next((of for held, of in column.stored if held is reference), None)
+    of = next((of for held, of in column.stored if held is reference), None)
+    return None if of is None else _nested(of, inside)
+
+
+def _inside(node: exp.Column, scope: Scope) -> tuple[Column | None, tuple[str, ...]]:
+    """The column that an expression reaches into, and the names of the fields that it follows there."""
+    try:
+        column, fields = scope.resolve([part.name for part in node.parts])
+    except NotProven:
+        return None, ()
+    return column, tuple(fields)
+
+
+def _nested(field: NestedField, names: Sequence[str]) -> NestedField | None:
+    """The field that the names lead to inside of `field`, under its whole path; None if there is not exactly one."""
+    for name in names:
+        inner = field.field_type.fields if isinstance(field.field_type, StructType) else ()
+        found = [each for each in inner if each.name.lower() == name.lower()]
+        if len(found) != 1:
+            return None
+        field = found[0].model_copy(update={"name": f"{field.name}.{found[0].name}"})
+    return field
 
 
 def _column(node: exp.Expression, scope: Scope) -> Column | None:

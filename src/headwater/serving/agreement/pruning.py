@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.expressions import (
+    AlwaysFalse,
     AlwaysTrue,
     And,
     BooleanExpression,
@@ -36,10 +37,12 @@ from pyiceberg.expressions import (
     StartsWith,
 )
 from pyiceberg.types import (
+    BinaryType,
     BooleanType,
     DateType,
     DecimalType,
     DoubleType,
+    FixedType,
     FloatType,
     IcebergType,
     IntegerType,
@@ -58,7 +61,7 @@ from headwater.serving.agreement.values import NotProven
 
 Resolve = Callable[[exp.Expression], NestedField | None]
 """A column node to the field of the one topic in question, None when it means something else."""
-Value = bool | int | float | str | Decimal
+Value = bool | int | float | str | bytes | Decimal
 """What PyIceberg takes as a literal; dates, timestamps and UUIDs are written as text."""
 
 _WIDE = Context(prec=76)
@@ -114,18 +117,50 @@ def _leaf(node: exp.Expression, resolve: Resolve, negated: bool) -> BooleanExpre
     kind = type(node)
     if kind in _MIRRORED:
         return _comparison(_NEGATED[kind] if negated else kind, node.this, node.expression, resolve)
+    if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
+        return _distinct(node, resolve, negated == isinstance(node, exp.NullSafeEQ))
     if isinstance(node, exp.Between):
         return _between(node, resolve, negated)
+    if isinstance(node, exp.Column):
+        return _flag(resolve(node), not negated)
+    if _calls(node, "startswith", 2):
+        return _starting(resolve(node.expressions[0]), node.expressions[1], negated)
     field = resolve(node.this) if isinstance(node, exp.Is | exp.In | exp.Like) else None
     if field is None:
         return AlwaysTrue()
     if isinstance(node, exp.Is):
-        if not isinstance(node.expression, exp.Null):
-            return AlwaysTrue()
-        return made(NotNull, field.name) if negated else made(IsNull, field.name)
+        return _is(node, field, negated)
     if isinstance(node, exp.In):
         return _membership(node, field, negated)
     return _prefix(node, field, negated != bool(node.args.get("negate")))
+
+
+def _is(node: exp.Is, field: NestedField, negated: bool) -> BooleanExpression:
+    if isinstance(node.expression, exp.Null):
+        return made(NotNull, field.name) if negated else made(IsNull, field.name)
+    if not isinstance(node.expression, exp.Boolean):
+        return AlwaysTrue()
+    wanted = bool(node.expression.this)
+    return Or(made(IsNull, field.name), _flag(field, not wanted)) if negated else _flag(field, wanted)
+
+
+def _flag(field: NestedField | None, wanted: bool) -> BooleanExpression:
+    is_flag = field is not None and isinstance(field.field_type, BooleanType)
+    return made(EqualTo, field.name, wanted) if field is not None and is_flag else AlwaysTrue()
+
+
+def _distinct(node: exp.Expression, resolve: Resolve, differs: bool) -> BooleanExpression:
+    """`x <=> 1` and its opposite, which are never unknown."""
+    left, right = node.this, node.expression
+    if _is_literal(left) or isinstance(left, exp.Null):
+        left, right = right, left
+    field = resolve(left)
+    if field is None:
+        return AlwaysTrue()
+    if isinstance(right, exp.Null):
+        return made(NotNull, field.name) if differs else made(IsNull, field.name)
+    compared = _compared(exp.NEQ if differs else exp.EQ, field, literal(right, field.field_type))
+    return Or(made(IsNull, field.name), compared) if differs else compared
 
 
 def _comparison(
@@ -145,10 +180,14 @@ def _day_of(node: exp.Expression) -> exp.Expression | None:
     if isinstance(node, exp.TryCast) and node.args["to"].this == exp.DType.DATE:
         timestamp: exp.Expression = node.this
         return timestamp
-    if isinstance(node, exp.Anonymous) and str(node.this).lower() in ("date", "to_date") and len(node.expressions) == 1:
+    if _calls(node, "date", 1) or _calls(node, "to_date", 1):
         found: exp.Expression = node.expressions[0]
         return found
     return None
+
+
+def _calls(node: exp.Expression, name: str, arguments: int) -> bool:
+    return isinstance(node, exp.Anonymous) and str(node.this).lower() == name and len(node.expressions) == arguments
 
 
 def _compared_day(kind: type[exp.Expression], field: NestedField, right: exp.Expression) -> BooleanExpression:
@@ -207,7 +246,9 @@ def _side(
 def _membership(node: exp.In, field: NestedField, negated: bool) -> BooleanExpression:
     if node.args.get("query") or not node.expressions:
         return AlwaysTrue()
-    values = [literal(item, field.field_type) for item in node.expressions]
+    values = [literal(item, field.field_type) for item in node.expressions if not isinstance(item, exp.Null)]
+    if len(values) < len(node.expressions) and (negated or not values):
+        return AlwaysFalse()  # with a null among them, no value is surely none of them
     if not negated:
         return made(In, field.name, values)
     kept = made(NotIn, field.name, values)
@@ -228,10 +269,18 @@ def _prefix(node: exp.Expression, field: NestedField, negated: bool) -> BooleanE
     return made(StartsWith, field.name, prefix)
 
 
+def _starting(field: NestedField | None, prefix: exp.Expression, negated: bool) -> BooleanExpression:
+    if field is None or not isinstance(field.field_type, StringType):
+        return AlwaysTrue()
+    if not _is_literal(prefix) or not prefix.is_string or not prefix.this:
+        return AlwaysTrue()
+    return made(NotStartsWith if negated else StartsWith, field.name, str(prefix.this))
+
+
 def _is_literal(node: exp.Expression) -> bool:
     if isinstance(node, exp.Neg | exp.Cast):
         return isinstance(node.this, exp.Literal)
-    return isinstance(node, exp.Literal | exp.Boolean)
+    return isinstance(node, exp.Literal | exp.Boolean | exp.HexString)
 
 
 def literal(node: exp.Expression, of: IcebergType) -> Value:
@@ -244,10 +293,18 @@ def literal(node: exp.Expression, of: IcebergType) -> Value:
         if isinstance(of, StringType) or (isinstance(of, UUIDType) and _UUID.fullmatch(str(node.this))):
             return str(node.this)
         return _moment(str(node.this), None, of)
+    if isinstance(node, exp.HexString):
+        return _binary(bytes.fromhex(f"{node.this:0>{len(node.this) + len(node.this) % 2}}"), of)
     sign = "-" if isinstance(node, exp.Neg) else ""
     inner = node.this if sign else node
     if isinstance(inner, exp.Literal) and not inner.is_string:
         return _number(Decimal(f"{sign}{inner.this}"), of)
+    raise NotProven("not a literal of the column's type")
+
+
+def _binary(value: bytes, of: IcebergType) -> bytes:
+    if isinstance(of, BinaryType) or (isinstance(of, FixedType) and len(of) == len(value)):
+        return value
     raise NotProven("not a literal of the column's type")
 
 

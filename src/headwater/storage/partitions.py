@@ -1,0 +1,61 @@
+"""The rows of an Arrow table by the values of a partition spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.partitioning import PartitionSpec, partition_record_value
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
+
+
+def split_by_partition(table: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[tuple[Record, pa.Table]]:
+    """The rows of each partition value, keeping their order."""
+    if not spec.fields or table.num_rows == 0:
+        yield Record(), table
+        return
+    keys = pa.table({str(i): _partition_values(table, schema, field) for i, field in enumerate(spec.fields)})
+    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
+    keys, table = keys.take(order), table.take(order)
+    for start, stop in _runs(keys):
+        raw = [column[start].as_py() for column in keys.columns]
+        values = [_record_value(field, schema, value) for field, value in zip(spec.fields, raw, strict=True)]
+        yield Record(*values), table.slice(start, stop - start)
+
+
+def _partition_values(table: pa.Table, schema: Schema, field: Any) -> pa.ChunkedArray:
+    source = schema.find_field(field.source_id)
+    path = (schema.find_column_name(field.source_id) or source.name).split(".")
+    column = table.column(path[0])
+    for name in path[1:]:
+        column = pc.struct_field(column, name)
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    if pa.types.is_decimal(column.type):
+        # Copied: the log's buffers lie at any multiple of 8 bytes, and PyIceberg's core panics on decimals at some.
+        column = pc.take(column, pa.array(np.arange(len(column))))
+    return field.transform.pyarrow_transform(source.field_type)(column)
+
+
+def _record_value(field: Any, schema: Schema, value: Any) -> Any:
+    if isinstance(field.transform, IdentityTransform):
+        return partition_record_value(field, value, schema)
+    return value
+
+
+def _runs(keys: pa.Table) -> Iterator[tuple[int, int]]:
+    """The ranges of equal rows in sorted `keys`; null equals null."""
+    changed = None
+    for column in keys.columns:
+        before, after = column.slice(0, len(column) - 1), column.slice(1)
+        same = pc.or_(pc.fill_null(pc.equal(before, after), False), pc.and_(pc.is_null(before), pc.is_null(after)))
+        differs = pc.invert(same)
+        changed = differs if changed is None else pc.or_(changed, differs)
+    bounds = [0, *(i + 1 for i in pc.indices_nonzero(changed).to_pylist()), keys.num_rows]
+    yield from pairwise(bounds)
