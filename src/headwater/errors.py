@@ -28,6 +28,7 @@
     │   ├── ViewInUse                a source that views still read
     │   ├── LakeExists
     │   ├── IdempotencyMismatch      one producer sequence, two different contents
+    │   ├── SchemaChanged            a topic whose columns were altered while records were on their way
     │   └── StaleCommit              a commit planned on a base that is no longer current
     ├── BodyTooLarge            413
     ├── Backpressure            429  the unflushed tail is full; carries retry_after
@@ -157,6 +158,10 @@ class LakeExists(Conflict):
 
 class IdempotencyMismatch(Conflict):
     code = "idempotency_mismatch"
+
+
+class SchemaChanged(Conflict):
+    code = "schema_changed"
 
 
 class StaleCommit(Conflict):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headwater.errors import Backpressure, IdempotencyMismatch, TopicNotFound
+from headwater.errors import Backpressure, IdempotencyMismatch, SchemaChanged, TopicNotFound
 from headwater.topics.log import Append, Dedup, Log, LogTopic, Part
 from headwater.topics.log_sqlite import SqliteLog
 from headwater.types import Offsets
@@ -270,3 +270,58 @@ def test_two_processes_worth_of_logs_share_offsets(tmp_path: Path) -> None:
     assert len(values(one)) == len(values(two)) == 100
     one.close()
     two.close()
+
+
+def test_a_guarded_topic_has_its_appends_verified(log: Log) -> None:
+    asked: list[str] = []
+
+    def refuse() -> None:
+        asked.append("orders")
+        raise SchemaChanged("the columns changed")
+
+    log.append(Append((part(1),), verify=refuse))
+    assert asked == []
+    log.guard(ORDERS)
+    with pytest.raises(SchemaChanged):
+        log.append(Append((part(2), part(7, topic=OTHER)), verify=refuse))
+    log.append(Append((part(3, topic=OTHER),), verify=refuse))
+    log.append(Append((part(4),)))
+    assert (values(log), values(log, OTHER)) == ([1, 4], [3])
+
+
+def test_nothing_is_appended_while_the_log_is_held(log: Log) -> None:
+    append(log, part(1))
+    appended = threading.Event()
+
+    def produce() -> None:
+        append(log, part(2))
+        appended.set()
+
+    with log.holding():
+        thread = threading.Thread(target=produce)
+        thread.start()
+        assert not appended.wait(0.2)
+        assert values(log) == [1]
+    thread.join(10)
+    assert appended.is_set()
+    assert values(log) == [1, 2]
+
+
+def test_columns_are_stored_with_their_ids(log: Log) -> None:
+    columns = pa.schema([pa.field("n", pa.int64(), metadata={b"PARQUET:field_id": b"7"})])
+    log.append(Append((Part(ORDERS, (batch(1),), columns=columns),)))
+    log.append(Append((part(2),)))
+    tail = log.tail(ORDERS, 0)
+    assert tail is not None
+    assert [each.batch.schema.field("n").metadata for each in tail] == [{b"PARQUET:field_id": b"7"}, None]
+
+
+def test_a_sequence_that_is_repeated_in_other_columns_is_known(log: Log) -> None:
+    def columns(id_: bytes) -> pa.Schema:
+        return pa.schema([pa.field("n", pa.int64(), metadata={b"PARQUET:field_id": id_})])
+
+    first = log.append(Append((Part(ORDERS, (batch(1),), columns=columns(b"1")),), "p", 1))
+    again = log.append(Append((Part(ORDERS, (batch(9),), columns=columns(b"2")),), "p", 1))
+    assert again.repeated and again.parts == first.parts
+    with pytest.raises(IdempotencyMismatch):
+        log.append(Append((Part(ORDERS, (batch(9),), columns=columns(b"1")),), "p", 1))

@@ -100,6 +100,51 @@ class TopicCreated(TopicDescription):
     notices: list[str] = Field(description="What the creator should know.")
 
 
+class AlterBody(BaseModel):
+    """Changes to a topic, made in their order, all of them or none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    changes: list[Annotated[str, Field(min_length=1, max_length=1024**2)]] = Field(
+        min_length=1,
+        max_length=1000,
+        description="Each as ALTER TOPIC takes it; see docs/reference/sql.md.",
+        examples=[["ADD COLUMN discount DECIMAL(5, 2) AFTER total", "RENAME COLUMN customer TO buyer"]],
+    )
+    dry_run: bool = Field(False, description="Only say what would be done.")
+
+
+class TopicChange(Answer):
+    topic: str
+    change: str = Field(examples=["ADD COLUMN discount DECIMAL(5, 2) AFTER total"])
+    effect: str = Field(examples=['column "discount" is added'])
+
+
+class TopicAltered(Answer):
+    """What the changes did, or would do."""
+
+    topic: str
+    dry_run: bool
+    snapshot: int | None = Field(description="The snapshot that the changes made; null if there was nothing to do.")
+    changes: list[TopicChange]
+    notices: list[str] = Field(description="What to know about it.")
+
+
+class TopicSchema(Answer):
+    schema_id: int = Field(alias="schema", description="Its id in the table.")
+    current: bool
+    since: str | None = Field(description="When it became the topic's.")
+    snapshot: int | None = Field(description="The oldest snapshot that is kept of those which are read in it.")
+    columns: str = Field(examples=["order_id BIGINT NOT NULL, customer STRING"])
+    changes: list[str] = Field(
+        description="What is different from the schema before.", examples=[["added note STRING"]]
+    )
+
+
+class TopicSchemas(Answer):
+    schemas: list[TopicSchema]
+
+
 class TopicList(Answer):
     topics: list[TopicSummary]
 

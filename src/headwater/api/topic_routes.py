@@ -1,4 +1,4 @@
-"""/api/v1/topics: create, list, describe, drop, flush."""
+"""/api/v1/topics: create, list, describe, alter, drop, flush."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from headwater.api.described import problems, text
 from headwater.api.models import (
     NAME,
     ORDERS,
+    AlterBody,
     DefinitionBody,
     Flushed,
     Status,
+    TopicAltered,
     TopicCreated,
     TopicDescription,
     TopicList,
+    TopicSchemas,
 )
 from headwater.api.problems import problem, unexpected_error
 from headwater.api.records import NDJSON
@@ -26,8 +29,9 @@ from headwater.api.state import Shared, State
 from headwater.api.streams import told_while
 from headwater.engine import Lake
 from headwater.errors import HeadwaterError
+from headwater.sql.alter import alter_of
 from headwater.sql.schema_files import definition_from_dict
-from headwater.sql.statements import CreateTopic, DescribeTopic, DropTopic, ShowTopics
+from headwater.sql.statements import CreateTopic, DescribeTopic, DropTopic, ShowSchemas, ShowTopics
 from headwater.topics.ingest import Ingested
 from headwater.types import MAX_NAME, TopicDefinition
 
@@ -77,6 +81,21 @@ async def list_topics(shared: Shared) -> dict[str, Any]:
 async def describe_topic(shared: Shared, topic: TopicPath) -> dict[str, Any]:
     """Everything about a topic: definition, table and log."""
     return dict(await shared.call(lambda: shared.lake.execute(DescribeTopic(topic)).info))
+
+
+@router.patch("/topics/{topic}", operation_id="alter_topic", response_model=TopicAltered, responses=problems(404, 409))
+async def alter_topic(shared: Shared, topic: TopicPath, body: AlterBody) -> dict[str, Any]:
+    """Change a topic's columns, options, partitioning or ordering, all of it in one commit."""
+    statement = alter_of(topic, body.changes, dry_run=body.dry_run)
+    return dict(await shared.call_slow(lambda: shared.lake.execute(statement).info))
+
+
+@router.get(
+    "/topics/{topic}/schemas", operation_id="list_topic_schemas", response_model=TopicSchemas, responses=problems(404)
+)
+async def list_schemas(shared: Shared, topic: TopicPath) -> dict[str, Any]:
+    """The columns that a topic has had, from the first to those it has now."""
+    return {"schemas": await shared.call(lambda: shared.lake.execute(ShowSchemas(topic)).rows())}
 
 
 @router.delete("/topics/{topic}", operation_id="drop_topic", response_model=Status, responses=problems(404))

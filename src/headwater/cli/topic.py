@@ -1,4 +1,4 @@
-"""`headwater topic`: create, list, describe, drop. Each builds the statement that SQL would build."""
+"""`headwater topic`: create, list, describe, alter, drop. Each builds the statement that SQL would build."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headwater.sql.schema_files import SchemaFile
     from headwater.types import TopicDefinition
 
-app = typer.Typer(help="Create, list, describe and drop topics.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Create, list, describe, alter and drop topics.", no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name.")]
 
@@ -155,6 +155,58 @@ def _set_options(options: Mapping[str, str]) -> list[tuple[str, str]]:
 
     defaults = render_options(TopicOptions())
     return [(name, value) for name, value in options.items() if value != defaults.get(name) and name != "description"]
+
+
+@app.command("alter")
+def alter(
+    context: typer.Context,
+    name: Name,
+    changes: Annotated[
+        list[str],
+        typer.Argument(metavar="CHANGE...", help="Such as 'ADD COLUMN note STRING', 'RENAME COLUMN a TO b'."),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    json_: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Change a topic's columns, options, partitioning or ordering: all changes are made, or none."""
+    from headwater.cli.work import spark_spinner
+    from headwater.sql.alter import alter_of
+
+    session = session_of(context)
+    statement = alter_of(name, changes, dry_run=dry_run)
+    with spark_spinner(session.lake, session.screen, lambda: "checking the topic's rows"):
+        result = session.worker.run(lambda cancel: session.lake.execute(statement, cancel))
+    if session.screen.json:
+        session.screen.write(json.dumps(dict(result.info), ensure_ascii=False, default=str) + "\n")
+        return
+    for notice in result.notices:
+        session.screen.note(f"note: {notice}")
+    if not session.screen.quiet:
+        would = "would be done: " if dry_run else ""
+        session.screen.write("".join(f"{would}{row['effect']}\n" for row in result.rows()))
+
+
+@app.command("schemas")
+def schemas(context: typer.Context, name: Name, json_: Json = False, quiet: Quiet = False) -> None:
+    """Show the columns that a topic has had, and what changed when."""
+    from headwater.cli.formats import json_objects
+    from headwater.sql.statements import ShowSchemas
+
+    session = session_of(context)
+    result = session.lake.execute(ShowSchemas(name))
+    if session.screen.json:
+        session.screen.write(json.dumps(json_objects(result), ensure_ascii=False) + "\n")
+        return
+    for row in result.rows():
+        session.screen.write("".join(f"{line}\n" for line in _schema_lines(row)))
+
+
+def _schema_lines(row: Any) -> list[str]:
+    since = f", since {row['since']}" if row["since"] else ""
+    snapshot = f", snapshot {row['snapshot']}" if row["snapshot"] is not None else ""
+    head = f"schema {row['schema']}{' (current)' if row['current'] else ''}{since}{snapshot}"
+    return [head, f"  {row['columns']}", *(f"  * {change}" for change in row["changes"])]
 
 
 @app.command("drop")

@@ -1,36 +1,60 @@
-"""The statements about topics: CREATE, DROP, SHOW, DESCRIBE and FLUSH, each answered by a small result."""
+"""The statements about topics: CREATE, ALTER, DROP, SHOW, DESCRIBE and FLUSH, each answered by a small result."""
 
 from __future__ import annotations
 
 import shutil
 from typing import assert_never
 
+from headwater.catalog.evolve import Evolution
 from headwater.catalog.topics import Topic, Topics
 from headwater.catalog.views import Views
 from headwater.engine.intake import Intake
 from headwater.errors import TopicExists, TopicNotFound, ViewExists, ViewInUse
 from headwater.serving.result import Result
-from headwater.serving.topic_answers import described, flushed, listed
+from headwater.serving.topic_answers import altered, described, flushed, listed, schemas
 from headwater.sql.definition import notices
-from headwater.sql.statements import CreateTopic, DescribeTopic, DropTopic, FlushTopic, ShowTopics
+from headwater.sql.statements import (
+    AlterTopic,
+    CreateTopic,
+    DescribeTopic,
+    DropTopic,
+    FlushTopic,
+    ShowSchemas,
+    ShowTopics,
+    TopicStatement,
+)
 from headwater.storage.writer import local_path
 from headwater.topics.dead_letters import dead_definition
 from headwater.topics.describe import description, summary
+from headwater.topics.evolution import Evolver, told
+from headwater.topics.evolution_history import schema_history
 from headwater.topics.ingest import log_topic
 from headwater.topics.log import Log
 from headwater.types import DEAD_SUFFIX, TableName, TopicDefinition
 
-TopicStatement = CreateTopic | DropTopic | ShowTopics | DescribeTopic | FlushTopic
+
+def create_dead(topics: Topics, name: str) -> None:
+    """Make the topic of a topic's dead letters, unless one of the two is there."""
+    # Before the topic itself: a topic that promises dead letters always has them.
+    if not topics.exists(name) and not topics.exists(name + DEAD_SUFFIX):
+        topics.create(dead_definition(name))
+
+
+def keep_promises(topics: Topics, topic: Topic, planned: Evolution) -> None:
+    """See that an altered topic has the dead letters that it is going to promise."""
+    if planned.definition.options.on_invalid == "dead_letter" and not topics.exists(topic.name + DEAD_SUFFIX):
+        topics.create(dead_definition(topic.name))
 
 
 class TopicStatements:
     """Answers statements about the topics of one lake."""
 
-    def __init__(self, topics: Topics, views: Views, log: Log, intake: Intake) -> None:
+    def __init__(self, topics: Topics, views: Views, log: Log, intake: Intake, evolver: Evolver) -> None:
         self._topics = topics
         self._views = views
         self._log = log
         self._intake = intake
+        self._evolver = evolver
 
     def run(self, statement: TopicStatement) -> Result:
         match statement:
@@ -42,6 +66,10 @@ class TopicStatements:
                 return listed([summary(topic, self._log) for topic in self._topics.all()])
             case DescribeTopic(name):
                 return described(description(self._topics.load(name), self._log))
+            case AlterTopic():
+                return altered(told(self._evolver.run(statement), statement))
+            case ShowSchemas(name):
+                return schemas(schema_history(self._topics.load(name)))
             case FlushTopic(only):
                 return flushed(self._intake.flush(only))
             case _:
@@ -53,18 +81,13 @@ class TopicStatements:
             raise ViewExists(f'"{name}" is a materialized view', hint="A topic and a view never have the same name.")
         try:
             if definition.options.on_invalid == "dead_letter":
-                self._create_dead(name)
+                create_dead(self._topics, name)
             self._topics.create(definition)
         except TopicExists:
             if not if_not_exists:
                 raise
             return Result.done(f'topic "{name}" exists already')
         return Result.done(f'topic "{name}" created', notices(definition))
-
-    def _create_dead(self, name: str) -> None:
-        # Before the topic itself: a topic that promises dead letters always has them.
-        if not self._topics.exists(name) and not self._topics.exists(name + DEAD_SUFFIX):
-            self._topics.create(dead_definition(name))
 
     def _drop(self, name: str, if_exists: bool) -> Result:
         try:

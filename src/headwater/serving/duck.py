@@ -19,9 +19,11 @@ from pyiceberg.manifest import DataFile
 
 from headwater.errors import HeadwaterError, QueryCancelled, QueryFailed, QueryTimeout
 from headwater.serving.agreement import Agreed, output_schema
+from headwater.serving.change_rows import duck_changes
+from headwater.serving.duck_files import read_parquet, stored_names
 from headwater.serving.plan import Mask, QueryPlan, Scan
+from headwater.storage.changes import Changes
 from headwater.storage.checksums import Checksums
-from headwater.storage.writer import local_name
 
 BATCH_ROWS = 65_536
 
@@ -109,7 +111,7 @@ class DuckRun:
         try:
             for scan in self._plan.scans:
                 if self._checksums is not None:
-                    self._checksums.verify(scan.files.files, scan.columns, self._check)
+                    self._checksums.verify(scan.files.files, stored_names(scan), self._check)
                 _register(self._cursor, scan)
             self._check()
             for batch in self._cursor.sql(self._sql).to_arrow_reader(BATCH_ROWS):
@@ -159,18 +161,31 @@ class DuckRun:
 
 def _register(cursor: Any, scan: Scan) -> None:
     """Make the name that the SQL has for a stored table a view of its files and its tail."""
+    if scan.changed is not None:
+        cursor.execute(f"CREATE TEMP VIEW {_identifier(scan.name)} AS {_changes(cursor, scan, scan.changed.changes)}")
+        return
     columns = ", ".join(_identifier(name) for name in scan.columns) or "1 AS _none"
     parts = []
     if scan.files.files:
-        paths = ", ".join(_literal(local_name(file.file_path)) for file in scan.files.files)
         masked = _masked(cursor, scan.name, scan.mask) if scan.mask is not None else ""
-        parts.append(f"SELECT {columns} FROM read_parquet([{paths}], hive_partitioning = false) AS f{masked}")  # noqa: S608
+        parts.append(f"SELECT {columns} FROM {read_parquet(scan, scan.files.files)} AS f{masked}")  # noqa: S608
     if scan.tail_rows.num_rows or not parts:
         tail = f"__tail_{scan.name}"
         rows = scan.tail_rows.select(list(scan.columns)) if scan.columns else scan.tail_rows.select([0])
         cursor.register(tail, rows)
         parts.append(f"SELECT {columns} FROM {_identifier(tail)}")  # noqa: S608
     cursor.execute(f"CREATE TEMP VIEW {_identifier(scan.name)} AS " + " UNION ALL ".join(parts))
+
+
+def _changes(cursor: Any, scan: Scan, changes: Changes) -> str:
+    """How the scan's files differ: the rows of those that came against the rows of those that went."""
+    columns, empty = [_identifier(name) for name in scan.columns], f"__none_{scan.name}"
+    cursor.register(empty, scan.tail_rows)
+    came, went = (
+        f"SELECT {', '.join(columns)} FROM {read_parquet(scan, files) if files else _identifier(empty)}"  # noqa: S608
+        for files in (changes.added, changes.removed)
+    )
+    return duck_changes(columns, came, went if changes.removed else None)
 
 
 def _masked(cursor: Any, name: str, mask: Mask) -> str:

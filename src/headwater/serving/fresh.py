@@ -10,6 +10,7 @@ from pyiceberg.manifest import DataFile
 from headwater.catalog.topics import Topic
 from headwater.catalog.views import Position, View
 from headwater.serving.agreement import Mistake, ScanNeeds, Unproven, agree
+from headwater.serving.duck_files import unreadable
 from headwater.serving.moment import ViewAtOnce
 from headwater.serving.plan import QueryPlan, Scan
 from headwater.storage.scan import FileScan
@@ -54,6 +55,9 @@ class UnseenRows:
             case Mistake(error):
                 return QueryPlan(self.sql, "spark", error.message, (), None)
         scans = tuple(table.scan(verdict.tables[table.name]) for table in self.tables if table.name in verdict.tables)
+        for scan in scans:
+            if (why := unreadable(scan)) is not None:
+                return QueryPlan(self.sql, "spark", why, (), None)
         return QueryPlan(self.sql, "duckdb", "proven to agree with Spark", scans, verdict)
 
     def beside(self, rows: pa.Table | None) -> ViewAtOnce:

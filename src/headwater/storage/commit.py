@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import ancestors_of
-from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate
+from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, TableUpdate
 
 from headwater.errors import Conflict, HeadwaterError, SnapshotGone, StaleCommit
 from headwater.storage.snapshot import ExactFiles
@@ -28,6 +28,22 @@ from headwater.types import Offsets
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFor:
+    """The columns and the partitioning for which files were written, by their ids.
+
+    Files for others cannot be committed: what became NOT NULL meanwhile may be null in them, and a manifest has files
+    of one partitioning.
+    """
+
+    schema_id: int
+    spec_id: int
+
+    @classmethod
+    def of(cls, table: Table) -> MadeFor:
+        return cls(table.schema().schema_id, table.spec().spec_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +59,8 @@ class Change:
     summary: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
     schema: Schema | None = None  # replaces the table's columns; its field ids are new to the table
+    updates: tuple[TableUpdate, ...] = field(default=(), repr=False)  # others of the table's metadata
+    made_for: MadeFor | None = None  # what the added files were written for; not checked if it is None
 
     def __post_init__(self) -> None:
         if self.operation == "append" and self.removed:
@@ -73,9 +91,14 @@ def commit(load: Callable[[], Table], change: Change, check: Callable[[Table], N
 
     A file to remove that is no longer live is a StaleCommit too.
     """
-    for _ in _attempts("a commit"):
+    for _ in attempts("a commit"):
         table = load()
         check(table)
+        if change.made_for not in (None, MadeFor.of(table)):
+            raise StaleCommit(
+                f'columns or partitioning of table "{table.name()[-1]}" were altered meanwhile',
+                hint="Nothing was written; plan the work again.",
+            )
         snapshot_id = table.metadata.new_snapshot_id()
         try:
             _commit(table, change, snapshot_id)
@@ -93,11 +116,16 @@ def commit(load: Callable[[], Table], change: Change, check: Callable[[Table], N
 
 
 def append(
-    load: Callable[[], Table], files: Sequence[DataFile], consumed: Offsets, position: Position, table_id: str
+    load: Callable[[], Table],
+    files: Sequence[DataFile],
+    consumed: Offsets,
+    position: Position,
+    table_id: str,
+    made_for: MadeFor | None = None,
 ) -> Committed:
     """Commit `files` as the records `consumed`, once; the position moves in the same transaction."""
     summary = {position.summary_from: str(consumed.start), position.summary_to: str(consumed.end)}
-    change = Change(files, summary=summary, properties={position.property: str(consumed.end)})
+    change = Change(files, summary=summary, properties={position.property: str(consumed.end)}, made_for=made_for)
 
     def check(table: Table) -> None:
         at = int(table.metadata.properties[position.property])
@@ -113,7 +141,7 @@ def append(
 
 def tag(load: Callable[[], Table], name: str, snapshot_id: int | None) -> None:
     """Let the tag `name` point to a snapshot, which then does not expire; None removes it."""
-    for _ in _attempts("tagging"):
+    for _ in attempts("tagging"):
         table = load()
         if _tagged(table, name) == snapshot_id:
             return
@@ -133,7 +161,8 @@ def tag(load: Callable[[], Table], name: str, snapshot_id: int | None) -> None:
         return
 
 
-def _attempts(what: str) -> Iterator[int]:
+def attempts(what: str) -> Iterator[int]:
+    """Tries of a commit, each after a short pause; Conflict when there were too many."""
     for attempt in range(ATTEMPTS):
         yield attempt
         time.sleep(random.uniform(0, 0.05 * (attempt + 1)))
@@ -148,6 +177,8 @@ def _commit(table: Table, change: Change, snapshot_id: int) -> None:
             new_id = max(schema.schema_id for schema in table.metadata.schemas) + 1
             schema = Schema(*change.schema.fields, schema_id=new_id)
             transaction._apply((AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate()))
+        if change.updates:
+            transaction._apply(change.updates)
         ExactFiles(transaction, change.added, change.removed, change.operation, change.summary, snapshot_id).commit()
 
 

@@ -23,8 +23,10 @@ from headwater.catalog.definitions import P_OFFSET, S_FROM, S_TO
 from headwater.catalog.topics import Topic, Topics
 from headwater.errors import Corrupt, HeadwaterError, StaleCommit
 from headwater.observability.failpoints import failpoint
-from headwater.storage.commit import Committed, Position, append
-from headwater.storage.writer import Layout, PartitionedWriter, Target, local_path
+from headwater.storage.commit import Committed, MadeFor, Position, append
+from headwater.storage.layout import layout_of
+from headwater.storage.projection import Projection, first_schema
+from headwater.storage.writer import PartitionedWriter, Target, local_path
 from headwater.topics.ingest_failures import came_too_late, ingest_error, storage_errors
 from headwater.topics.ingest_plan import Ingest, IngestPlan, Wait, plan_ingest, split
 from headwater.topics.log import Entry, Log, LogTopic
@@ -191,7 +193,10 @@ class Ingester:
     def _append(self, topic: Topic, plan: Ingest, files: Sequence[DataFile]) -> Committed:
         tables = self._topics.tables
         try:
-            return append(lambda: tables.load_for_commit(topic.table_name), files, plan.consumed, POSITION, topic.id)
+            made_for = MadeFor.of(topic.table)
+            return append(
+                lambda: tables.load_for_commit(topic.table_name), files, plan.consumed, POSITION, topic.id, made_for
+            )
         except (StaleCommit, NoSuchTableError) as late:
             remove_files(files)  # no table will ever refer to them
             self._topics.load(topic.name)  # TopicNotFound, if that is why
@@ -200,14 +205,14 @@ class Ingester:
 
 def target(topic: Topic) -> Target:
     """Where and how the topic's files are written."""
-    options = topic.definition.options
     return Target(
         topic.name,
         topic.table.location(),
         topic.table.schema(),
         topic.table.spec(),
-        Layout(options.compression, options.compression_level, options.target_file_size),
+        layout_of(topic),
         dict(topic.table.metadata.properties),
+        first_schema(topic.table.metadata),
     )
 
 
@@ -226,6 +231,8 @@ def write_files(spark: SparkSession, log_path: Path, into: Target, entries: Sequ
 
     outcomes = context.parallelize(splits, len(splits)).mapPartitions(task).collect()
     files = [file for outcome in outcomes if isinstance(outcome, list) for file in outcome]
+    for file in files:
+        file.spec_id = into.spec.spec_id  # pickling loses it
     for outcome in outcomes:
         if isinstance(outcome, HeadwaterError):
             remove_files(files)
@@ -243,9 +250,10 @@ def write_entries(log_path: Path, into: Target, entries: Sequence[Entry]) -> lis
     """Runs in a worker: read entries from the log, write them as Parquet."""
     from ulid import ULID
 
+    projection = Projection.to(into.schema, into.first or into.schema)
     writer = PartitionedWriter(into, new_id=lambda: str(ULID()))
     try:
-        for chunk in read_chunks(log_path, entries):
+        for chunk in read_chunks(log_path, entries, projection):
             writer.write(chunk)
         return writer.close()
     except BaseException:
@@ -253,8 +261,8 @@ def write_entries(log_path: Path, into: Target, entries: Sequence[Entry]) -> lis
         raise
 
 
-def read_chunks(log_path: Path, entries: Sequence[Entry]) -> Iterator[pa.Table]:
-    """The entries' rows with system columns, in tables of a bounded size."""
+def read_chunks(log_path: Path, entries: Sequence[Entry], projection: Projection) -> Iterator[pa.Table]:
+    """The entries' rows in the table's columns, with the system's, in tables of a bounded size."""
     from headwater.state.sqlite import connect
     from headwater.topics.log_entries import read_entry
 
@@ -263,7 +271,8 @@ def read_chunks(log_path: Path, entries: Sequence[Entry]) -> Iterator[pa.Table]:
     rows = size = 0
     with closing(connect(log_path, 30.0, read_only=True)) as db:
         for entry in entries:
-            pending.append(with_system_columns(read_entry(db, entry.id, schemas), entry.offsets, entry.appended_at))
+            batch = projection(read_entry(db, entry.id, schemas))
+            pending.append(with_system_columns(batch, entry.offsets, entry.appended_at))
             rows, size = rows + len(entry.offsets), size + entry.bytes
             if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
                 yield pa.Table.from_batches(pending)

@@ -6,6 +6,8 @@ from the first offset that its snapshot lacks; what was trimmed meanwhile is in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,11 +35,12 @@ class Dedup:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows for one topic, without system columns."""
+    """Rows for one topic, without system columns; `columns` are theirs with the ids of the topic's fields."""
 
     topic: LogTopic
     batches: tuple[pa.RecordBatch, ...] = field(repr=False)
     dedup: Dedup | None = None
+    columns: pa.Schema | None = field(default=None, repr=False)
 
     @property
     def rows(self) -> int:
@@ -51,6 +54,8 @@ class Append:
     parts: tuple[Part, ...]
     producer: str | None = None
     sequence: int = 0
+    verify: Callable[[], None] = field(default=lambda: None, repr=False)
+    """Called while nobody else can append, if the first part's topic is guarded: raises if the rows do not fit now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,14 @@ class Log(Protocol):
 
     def tail(self, topic: LogTopic, start: int) -> list[TailBatch] | None:
         """The rows from `start` on, dense, at one moment; None when some were trimmed or the topic was dropped."""
+        ...
+
+    def guard(self, topic: LogTopic) -> None:
+        """Verify every later append to the topic: what it takes is going to be narrowed."""
+        ...
+
+    def holding(self) -> AbstractContextManager[None]:
+        """Nothing is appended, by any process, while the block runs; what was acknowledged before can be read."""
         ...
 
     def trim(self, topic: LogTopic, before: int) -> None:

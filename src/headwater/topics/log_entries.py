@@ -17,9 +17,11 @@ from threading import Lock
 import pyarrow as pa
 
 from headwater.errors import Corrupt
-from headwater.topics.log import Entry, LogTopic
+from headwater.topics.log import Entry, LogTopic, Part
 from headwater.types import Offsets
 
+DIGEST = 32
+"""The bytes of a digest; those behind them tell the columns."""
 _HINT = "Run `headwater doctor`; do not trim the log."
 
 
@@ -45,6 +47,11 @@ def digest(parts: Sequence[Sequence[Payload]]) -> bytes:
         for payload in payloads:
             content.update(payload.data)
     return content.digest()
+
+
+def fingerprint(part: Part) -> bytes:
+    """What tells the columns of two requests apart, by those of their records."""
+    return zlib.crc32(b"" if part.columns is None else part.columns.serialize()).to_bytes(4, "little")
 
 
 def read_entry(db: sqlite3.Connection, entry: int, schemas: dict[int, pa.Schema]) -> pa.RecordBatch:

@@ -125,6 +125,17 @@ class SqliteLog:
             with suppress(sqlite3.Error):  # nothing depends on it, and SQLite's own checkpoint comes later
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
+    def guard(self, topic: LogTopic) -> None:
+        """On disk before it returns: from then on every append to the topic, by any process, is verified."""
+        with named_errors(self._path), self._lock, transaction(self._db, write=True):
+            self._writer.guard(topic)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """SQLite has one writer: whoever appends waits for this one."""
+        with named_errors(self._path), self._writing():
+            yield
+
     # -- reading ------------------------------------------------------------------------------------------------
 
     def stats(self, topic: LogTopic) -> LogStats:
@@ -236,6 +247,7 @@ class SqliteLog:
             db.execute("DELETE FROM log_entries WHERE topic = ?", (row_id,))
             db.execute("DELETE FROM log_producers WHERE topic = ?", (row_id,))
             db.execute("DELETE FROM log_keys WHERE topic = ?", (row_id,))
+            db.execute("DELETE FROM log_guards WHERE topic = ?", (row_id,))
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headwater.errors import Backpressure, IdempotencyMismatch, TopicNotFound
 from headwater.topics.log import Append, Dedup, LogAck, LogTopic, Part, PartAck
-from headwater.topics.log_entries import Payload, digest, serialise
+from headwater.topics.log_entries import DIGEST, Payload, digest, fingerprint, serialise
 from headwater.types import Offsets
 
 # An entry's id is never given twice (AUTOINCREMENT): caches of other processes and running ingests hold on to ids.
@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS log_producers(
 CREATE TABLE IF NOT EXISTS log_keys(
     topic INTEGER NOT NULL, key BLOB NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(topic, key)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS log_keys_age ON log_keys(topic, at);
+CREATE TABLE IF NOT EXISTS log_guards(topic INTEGER PRIMARY KEY) WITHOUT ROWID;
 """
 
 
@@ -50,7 +51,7 @@ class Prepared:
     def of(cls, request: Append) -> Prepared:
         # With a deduplication key the rows to keep are only known inside the transaction.
         payloads = [[serialise(batch) for batch in part.batches] for part in request.parts]
-        return cls(request, payloads, digest(payloads) if request.producer else b"")
+        return cls(request, payloads, digest(payloads) + fingerprint(request.parts[0]) if request.producer else b"")
 
     @property
     def bytes(self) -> int:
@@ -82,6 +83,8 @@ class LogWriter:
         """Write the request; HeadwaterError, and no record written, when it is refused."""
         request = prepared.request
         topics = [self._topic_id(part.topic) for part in request.parts]
+        if self._guarded(topics[0]):
+            request.verify()
         if request.producer is not None and (known := self._known(request, topics[0], prepared.digest)):
             return known
         self._check_room(prepared.bytes)
@@ -93,6 +96,10 @@ class LogWriter:
                 (topics[0], request.producer, request.sequence, prepared.digest, text, self._now()),
             )
         return LogAck(acks)
+
+    def guard(self, topic: LogTopic) -> None:
+        """Have every later append to the topic verified."""
+        self._db.execute("INSERT OR IGNORE INTO log_guards VALUES (?)", (self._topic_id(topic),))
 
     def _topic_id(self, topic: LogTopic) -> int:
         row = self._db.execute("SELECT id, dropped FROM log_topics WHERE topic = ?", (topic.id,)).fetchone()
@@ -106,6 +113,9 @@ class LogWriter:
             raise TopicNotFound(f'topic "{topic.name}" was dropped')
         return int(row[0])
 
+    def _guarded(self, topic: int) -> bool:
+        return self._db.execute("SELECT 1 FROM log_guards WHERE topic = ?", (topic,)).fetchone() is not None
+
     def _known(self, request: Append, topic: int, digest: bytes) -> LogAck | None:
         row = self._db.execute(
             "SELECT digest, acks FROM log_producers WHERE topic = ? AND producer = ? AND sequence = ?",
@@ -113,7 +123,8 @@ class LogWriter:
         ).fetchone()
         if row is None:
             return None
-        if row[0] != digest:
+        # The same records in other columns have other bytes: a retry after an ALTER is known by its sequence alone.
+        if row[0] != digest and row[0][DIGEST:] == digest[DIGEST:]:
             raise IdempotencyMismatch(
                 f'producer "{request.producer}" used sequence {request.sequence} for other records before',
                 detail="Nothing was written.",
@@ -144,7 +155,7 @@ class LogWriter:
             payloads = [serialise(batch) for batch in kept] if duplicates else payloads
         payloads = [payload for payload in payloads if payload.rows]
         if payloads:
-            self._insert_entries(topic, start, at, self._schema_id(part.batches[0].schema), payloads)
+            self._insert_entries(topic, start, at, self._schema_id(part.columns or part.batches[0].schema), payloads)
         end = start + sum(payload.rows for payload in payloads)
         self._db.execute(
             "UPDATE log_topics SET next_offset = ?, last_at = ?, bytes = bytes + ? WHERE id = ?",

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from threading import Lock
 from typing import Any, Literal
 from uuid import UUID
 
 import pyarrow as pa
+from pyiceberg.schema import Schema
 
+from headwater.catalog.evolve import plan_evolution
 from headwater.catalog.topics import Topic, Topics
-from headwater.errors import BodyTooLarge, InvalidInput
+from headwater.errors import BodyTooLarge, InvalidInput, RecordsRejected, SchemaChanged
 from headwater.observability.failpoints import failpoint
+from headwater.sql.statements import AlterTopic
 from headwater.storage.decode import Decoded, RecordDecoder, Reject, rejection
+from headwater.storage.schemas import arrow_schema
 from headwater.topics.dead_letters import dead_batch
+from headwater.topics.evolution_merge import additions, not_added
 from headwater.topics.ingest import log_topic
 from headwater.topics.log import Append, Dedup, Log, LogAck, Part
 from headwater.types import DEAD_SUFFIX, Offsets
 
 Format = Literal["ndjson", "json", "csv", "arrow", "parquet", "rows", "pandas"]
 
+ATTEMPTS = 5
 ENTRY_ROWS = 128 * 1024
 ENTRY_BYTES = 8 * 1024**2
 
@@ -53,29 +61,97 @@ class Ack:
 class Producer:
     """Appends to the topics of one lake."""
 
-    def __init__(self, topics: Topics, log: Log, *, max_rejects: int, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        log: Log,
+        *,
+        max_rejects: int,
+        max_body_bytes: int,
+        evolve: Callable[[AlterTopic], object],
+    ) -> None:
+        self._evolve = evolve
         self._topics = topics
         self._log = log
         self._max_rejects = max_rejects
         self._max_body_bytes = max_body_bytes
-        self._decoders: dict[tuple[UUID, int], RecordDecoder] = {}
+        self._decoders: dict[tuple[UUID, int], tuple[RecordDecoder, pa.Schema]] = {}
         self._lock = Lock()
 
     def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source) -> Ack:
         """Store all records of `blocks` (parts of one request) or none; return when they are on disk."""
-        topic = self._topics.load(name)
+        for attempt in count(1):
+            topic = self._topics.load(name)
+            try:
+                if topic.definition.options.evolution == "merge":
+                    blocks = list(self._bounded(topic, blocks))
+                    return self._store(*self._merged(topic, blocks, format), source)
+                return self._store(topic, self._read(topic, blocks, format), source)
+            except SchemaChanged:
+                if attempt == ATTEMPTS or not isinstance(blocks, list | tuple):  # what was read is gone
+                    raise
+        raise AssertionError
+
+    def _merged(self, topic: Topic, blocks: Sequence[Any], format: Format) -> tuple[Topic, Decoded]:
+        """The topic with columns for all fields of the records, and the records."""
+        if (decoded := self._fitting(topic, blocks, format)) is not None:
+            return topic, decoded
+        for _ in range(ATTEMPTS):  # another producer may have added a part of a struct meanwhile
+            if not (added := additions(topic, blocks, format)):
+                break
+            statement = AlterTopic(topic.name, added)
+            try:
+                planned = plan_evolution(topic, statement)
+                # Rehearsed: records that are rejected all the same must not leave columns behind.
+                self._read(topic, blocks, format, tolerant=planned.definition.schema)
+                self._evolve(statement)
+            except InvalidInput as refused:
+                raise not_added(topic, refused) from None
+            topic = self._topics.load(topic.name)
+        return topic, self._read(topic, blocks, format, tolerant=topic.definition.schema)
+
+    def _fitting(self, topic: Topic, blocks: Sequence[Any], format: Format) -> Decoded | None:
+        """The records, if all of them fit the topic as it is."""
+        try:
+            decoded = merge(self._decode(topic, blocks, format, 1), 1)
+        except RecordsRejected:
+            return None
+        return None if decoded.rejects else decoded
+
+    def _read(self, topic: Topic, blocks: Iterable[Any], format: Format, *, tolerant: Schema | None = None) -> Decoded:
+        """The records, in the topic's columns or in those for which unknown fields may be there that say nothing."""
         dead_letters = topic.definition.options.on_invalid == "dead_letter"
         limit = None if dead_letters else self._max_rejects
-        decoded = merge(self._decode(topic, blocks, format, limit), limit)
+        decoded = merge(self._decode(topic, blocks, format, limit, tolerant=tolerant), limit)
         if decoded.rejects and not dead_letters:
-            raise rejection(name, decoded, self._max_rejects)
+            raise rejection(topic.name, decoded, self._max_rejects)
+        return decoded
+
+    def _store(self, topic: Topic, decoded: Decoded, source: Source) -> Ack:
         failpoint("produce.validated")
         ack = self._log.append(self._request(topic, decoded, source))
         failpoint("produce.before_ack")
         return _ack(topic, decoded, ack)
 
-    def _decode(self, topic: Topic, blocks: Iterable[Any], format: Format, limit: int | None) -> Iterator[Decoded]:
-        decoder = self._decoder(topic)
+    def _verify(self, topic: Topic) -> None:
+        """SchemaChanged if the topic has other columns than those for which records were decoded."""
+        now = self._topics.load(topic.name)
+        if now.id == topic.id and now.schema.schema_id != topic.schema.schema_id:
+            raise SchemaChanged(
+                f'columns of topic "{topic.name}" were altered meanwhile',
+                detail="Nothing was written.",
+                hint="Send the request again.",
+            )
+
+    def _decode(
+        self, topic: Topic, blocks: Iterable[Any], format: Format, limit: int | None, *, tolerant: Schema | None = None
+    ) -> Iterator[Decoded]:
+        decoder = self._decoder(topic)[0] if tolerant is None else RecordDecoder(tolerant, tolerant=True)
+        for block in self._bounded(topic, blocks):
+            yield decode(decoder, block, format, limit)
+
+    def _bounded(self, topic: Topic, blocks: Iterable[Any]) -> Iterator[Any]:
+        """The blocks, as long as they are not too large together."""
         size = 0
         for block in blocks:
             size += len(block) if isinstance(block, bytes) else 0
@@ -85,13 +161,14 @@ class Producer:
                     detail=f"It has more than {self._max_body_bytes} bytes. Nothing was written.",
                     hint="Send it in several requests, or raise the setting max_body_bytes.",
                 )
-            yield decode(decoder, block, format, limit)
+            yield block
 
-    def _decoder(self, topic: Topic) -> RecordDecoder:
+    def _decoder(self, topic: Topic) -> tuple[RecordDecoder, pa.Schema]:
+        """What decodes records of the topic, and their columns with the ids of the table's fields."""
         key = (topic.table.metadata.table_uuid, topic.table.metadata.current_schema_id)
         with self._lock:
             if key not in self._decoders:
-                self._decoders[key] = RecordDecoder(topic.definition.schema)
+                self._decoders[key] = RecordDecoder(topic.definition.schema), arrow_schema(topic.columns)
             return self._decoders[key]
 
     def _request(self, topic: Topic, decoded: Decoded, source: Source) -> Append:
@@ -100,11 +177,11 @@ class Producer:
         dedup = (
             Dedup(record_keys(decoded.table, options.dedup_key), options.dedup_horizon) if options.dedup_key else None
         )
-        parts = [Part(log_topic(topic), batches, dedup)]
+        parts = [Part(log_topic(topic), batches, dedup, self._decoder(topic)[1])]
         if decoded.rejects:
             dead = self._topics.load(topic.name + DEAD_SUFFIX)
             parts.append(Part(log_topic(dead), (dead_batch(decoded.rejects, source.origin, source.producer),)))
-        return Append(tuple(parts), source.producer, source.sequence)
+        return Append(tuple(parts), source.producer, source.sequence, partial(self._verify, topic))
 
 
 def decode(decoder: RecordDecoder, block: Any, format: Format, limit: int | None) -> Decoded:

@@ -26,7 +26,7 @@ from headwater.errors import Conflict, Corrupt, InvalidStatement, StaleCommit
 from headwater.observability.failpoints import failpoint
 from headwater.spark.jobs import RunningQuery
 from headwater.sql.statements import DeleteRows, RowStatement
-from headwater.storage.commit import Change, Committed, commit
+from headwater.storage.commit import Change, Committed, MadeFor, commit
 from headwater.storage.scan import ManifestCache, plan_scan
 from headwater.topics.ingest import remove_files, target
 from headwater.topics.ingest_failures import storage_error, storage_errors
@@ -145,7 +145,8 @@ class Rewriter:
 
     def _commit(self, topic: Topic, statement: RowStatement, work: _Work) -> Committed:
         said = S_DELETED if isinstance(statement, DeleteRows) else S_UPDATED
-        change = Change(work.files, work.touched, "overwrite", {said: str(work.rows)})
+        made_for = MadeFor.of(topic.table)
+        change = Change(work.files, work.touched, "overwrite", {said: str(work.rows)}, made_for=made_for)
 
         def check(table: Table) -> None:
             if str(table.metadata.table_uuid) != topic.id:

@@ -27,7 +27,8 @@ from headwater.spark.gate_spark import analyze, check_expression, inspect, isola
 from headwater.spark.jobs import query_errors
 from headwater.sql.names import normalise_topics
 from headwater.sql.statements import DeleteRows, RowStatement, UpdateRows
-from headwater.storage.read_spark import StagedFiles, read_snapshot, staged_files
+from headwater.storage.read_spark import StagedFiles, read_now, staged_files
+from headwater.storage.scan import ManifestCache
 from headwater.storage.write_spark import shown_schema, write_frame
 from headwater.storage.writer import Target
 
@@ -78,7 +79,7 @@ def open_rewrite(
 
     with ExitStack() as until:
         own = isolated(session)
-        yield RowRewrite(own, topic, statement, _check(own, topic, statement, provide), until)
+        yield RowRewrite(own, topic, statement, _check(own, topic, statement, provide, until), until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +133,16 @@ class RowRewrite:
 
 
 def _check(
-    session: SparkSession, topic: Topic, statement: RowStatement, provide: Callable[[str], Topic]
+    session: SparkSession, topic: Topic, statement: RowStatement, provide: Callable[[str], Topic], until: ExitStack
 ) -> frozenset[tuple[str, str]]:
     """What the statement's subqueries read, registered in the session; an error if the statement cannot run."""
     for text in (_condition(statement), *(value for _, value in _assignments(statement))):
         check_expression(session, text)
     query = inspect(session, normalise_topics(where_sql(statement)))
-    frames = [_registered(session, ROWS, topic)]
+    frames = [_registered(session, ROWS, topic, until)]
     for name in sorted(query.relations - {ROWS}):
         try:
-            frames.append(_registered(session, name, provide(name)))
+            frames.append(_registered(session, name, provide(name), until))
         except TopicNotFound:
             if name not in query.ctes:
                 raise
@@ -156,18 +157,18 @@ def _check(
     return allowed
 
 
-def _registered(session: SparkSession, name: str, topic: Topic) -> DataFrame:
+def _registered(session: SparkSession, name: str, topic: Topic, until: ExitStack) -> DataFrame:
     """The topic's rows as a view; without the columns that tell about files."""
-    frame = _rows(session, topic).select(*_columns(topic))
+    frame = _rows(session, topic, until).select(*_columns(topic))
     frame.createOrReplaceTempView(name)
     return frame
 
 
-def _rows(session: SparkSession, topic: Topic) -> DataFrame:
+def _rows(session: SparkSession, topic: Topic, until: ExitStack) -> DataFrame:
     try:
         if topic.snapshot_id is None:
             return session.read.table(f"{NAME}.{topic.table_name}")
-        return read_snapshot(session, topic.table_name, topic.snapshot_id)
+        return until.enter_context(read_now(session, topic.table_name, topic.table, topic.snapshot_id, ManifestCache()))
     except Exception as failed:
         if "time fields" not in str(failed):
             raise

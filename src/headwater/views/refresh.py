@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import DateType, IntegerType, LongType, StringType
 from pyspark.sql import DataFrame, SparkSession
@@ -30,10 +31,11 @@ from headwater.spark.gate_spark import isolated
 from headwater.spark.jobs import query_errors
 from headwater.storage.changes import Changes
 from headwater.storage.commit import Change, Committed, commit
+from headwater.storage.layout import view_layout
 from headwater.storage.read_spark import read_files, read_snapshot
 from headwater.storage.scan import ManifestCache, plan_scan
+from headwater.storage.schemas import arrow_field
 from headwater.storage.write_spark import write_frame
-from headwater.storage.writer import Layout as FileLayout
 from headwater.storage.writer import Target, local_path
 from headwater.types import TableName
 from headwater.views.change import VIEW, AppendDelta, Reads, Recompute, RecomputeKeys, Skip
@@ -135,13 +137,12 @@ def _write_frame(frame: DataFrame, into: Target, plan: RefreshPlan) -> list[Data
 
 def target(view: View) -> Target:
     """Where and how the view's files are written."""
-    options = view.definition.options
     return Target(
         view.name,
         view.table.location(),
         view.table.schema(),
         view.table.spec(),
-        FileLayout(options.compression, options.compression_level, options.target_file_size),
+        view_layout(view.definition.options),
         dict(view.table.metadata.properties),
     )
 
@@ -263,7 +264,7 @@ class Workspace:
         parts = []
         for file in (*changes.added, *changes.removed):
             path = local_path(file.file_path)
-            if not set(columns) <= set(pq.read_schema(path).names):  # written before a column was renamed
+            if not _has_as_they_are(pq.read_schema(path), columns, schema):
                 return None
             parts.append(pq.read_table(path, columns=list(columns), page_checksum_verification=True))
         named = [f"{KEY}{place}" for place in range(keys.width)]
@@ -378,6 +379,12 @@ class Workspace:
                 files, condition = found.files(files), And(condition, found.row_filter)
         self.rows_read += sum(file.record_count for file in files)
         self._read(view.table_name, files, condition).createOrReplaceTempView(VIEW)
+
+
+def _has_as_they_are(stored: pa.Schema, columns: Iterable[str], schema: Schema) -> bool:
+    """Whether a file has these columns as the table has them now: it may be older than a name or a type."""
+    wanted = [arrow_field(schema.find_field(name)) for name in columns]
+    return all(each.name in stored.names and stored.field(each.name).equals(each, True) for each in wanted)
 
 
 def _is_current_schema(head: Head, snapshot_id: int) -> bool:

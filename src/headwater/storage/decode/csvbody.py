@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -31,17 +31,29 @@ _BOM = b"\xef\xbb\xbf"
 _LARGEST_BLOCK = 2**31 - 1
 
 
-def decode_csv(schema: Schema, data: bytes, sieve: Sieve) -> Decoded:
-    """The rows below the header; RecordsRejected when the header does not match or a quote stays open."""
+def decode_csv(schema: Schema, data: bytes, sieve: Sieve, ignored: Collection[str] = ()) -> Decoded:
+    """The rows below the header; RecordsRejected when the header does not match or a quote stays open.
+
+    Columns that are `ignored` are passed over if the schema does not have them.
+    """
     head, _, body = data.removeprefix(_BOM).partition(b"\n")
     names = _header(head)
     try:
-        plan = _planned(schema, names)
+        plan = _planned(schema, names, ignored)
     except Unfit as unfit:
         raise columns_rejected("csv columns", unfit) from None
     if body.count(b'"') % 2:
         raise RecordsRejected("csv body has a quote that is never closed")
     return sieve.sift([_read(plan, names, body)] if body.strip(b"\r\n") else [])
+
+
+def cells_of(data: bytes) -> tuple[list[str], pa.Table]:
+    """The header, and the rows that have as many cells, as they are written."""
+    head, _, body = data.removeprefix(_BOM).partition(b"\n")
+    names = _header(head)
+    if not body.strip(b"\r\n"):
+        return names, pa.Table.from_arrays([pa.array([], pa.binary())] * len(names), names=names)
+    return names, _cells(names, body, lambda _: "skip")
 
 
 def _header(head: bytes) -> list[str]:
@@ -62,8 +74,8 @@ class CsvPlan:
     cells: tuple[tuple[NestedField, int | None, Check], ...]
 
 
-def _planned(schema: Schema, names: Sequence[str]) -> CsvPlan:
-    known = {field.name for field in schema.fields}
+def _planned(schema: Schema, names: Sequence[str], ignored: Collection[str]) -> CsvPlan:
+    known = {field.name for field in schema.fields} | set(ignored)
     for place, name in enumerate(names):
         if name not in known:
             raise Unfit("unknown field", name)
@@ -111,8 +123,15 @@ def _read(plan: CsvPlan, names: list[str], body: bytes) -> CsvBatch:
         wrong.append(row)
         return "skip"
 
+    batches = _cells(names, body, skip).combine_chunks().to_batches()
+    batch = batches[0] if batches else pa.RecordBatch.from_arrays([pa.array([], pa.binary())] * len(names), names=names)
+    return CsvBatch(plan, batch, [row.number - 1 for row in wrong], wrong)
+
+
+def _cells(names: list[str], body: bytes, skip: Callable[[pv.InvalidRow], str]) -> pa.Table:
+    """Cells as they are written; `skip` is told of rows that have not as many as the header."""
     try:
-        cells = pv.read_csv(
+        return pv.read_csv(
             pa.BufferReader(body),
             # One block and one thread: only then do refused rows carry their number.
             pv.ReadOptions(use_threads=False, block_size=min(len(body) + 1, _LARGEST_BLOCK), column_names=names),
@@ -126,9 +145,6 @@ def _read(plan: CsvPlan, names: list[str], body: bytes) -> CsvBatch:
         )
     except pa.ArrowInvalid as error:
         raise RecordsRejected("csv body cannot be read", detail=f"{error}.") from None
-    batches = cells.combine_chunks().to_batches()
-    batch = batches[0] if batches else pa.RecordBatch.from_arrays([pa.array([], pa.binary())] * len(names), names=names)
-    return CsvBatch(plan, batch, [row.number - 1 for row in wrong], wrong)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,16 @@ Nothing is inferred: the schema decides, and every format is held to it with the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from headwater.errors import RecordsRejected
-from headwater.storage.decode.csvbody import decode_csv
+from headwater.storage.decode.check import loads
+from headwater.storage.decode.csvbody import cells_of, decode_csv
+from headwater.storage.decode.infer import without_nothing
 from headwater.storage.decode.jsonbody import lines_of
 from headwater.storage.decode.ndjson import NdjsonPlan, check_ndjson, decode_ndjson, readable_by_arrow
 from headwater.storage.decode.outcome import Decoded
@@ -38,11 +40,15 @@ if TYPE_CHECKING:
 
 
 class RecordDecoder:
-    """Decodes records of one schema. `max_rejects` stops at that many bad rows; `first_row` numbers the first one."""
+    """Decodes records of one schema. `max_rejects` stops at that many bad rows; `first_row` numbers the first one.
 
-    __slots__ = ("_ndjson", "_records", "_schema", "arrow_schema")
+    A `tolerant` one, which is slower, passes over unknown fields that say nothing, such as nulls.
+    """
 
-    def __init__(self, schema: Schema) -> None:
+    __slots__ = ("_ndjson", "_records", "_schema", "_tolerant", "arrow_schema")
+
+    def __init__(self, schema: Schema, *, tolerant: bool = False) -> None:
+        self._tolerant = tolerant
         self._schema = schema
         self._records = RecordPlan.of(schema)
         self._ndjson = NdjsonPlan.of(schema) if readable_by_arrow(schema) else None
@@ -51,6 +57,8 @@ class RecordDecoder:
     def ndjson(self, data: bytes, *, max_rejects: int | None = None, first_row: int = 0) -> Decoded:
         """One JSON object per line; blank lines are skipped."""
         sieve = self._sieve(max_rejects, first_row)
+        if self._tolerant:
+            return check_ndjson(self._records, data, sieve, lambda line: self._told(loads(line)))
         if self._ndjson is None:
             return check_ndjson(self._records, data, sieve)
         return decode_ndjson(self._ndjson, data, sieve)
@@ -61,15 +69,18 @@ class RecordDecoder:
 
     def csv(self, data: bytes, *, max_rejects: int | None = None, first_row: int = 0) -> Decoded:
         """A header and rows; RecordsRejected when the header does not match the schema."""
-        return decode_csv(self._schema, data, self._sieve(max_rejects, first_row))
+        ignored = [name for name, cells in _columns(data) if not cells] if self._tolerant else ()
+        return decode_csv(self._schema, data, self._sieve(max_rejects, first_row), ignored)
 
     def arrow(self, data: pa.Table | pa.RecordBatch, *, max_rejects: int | None = None, first_row: int = 0) -> Decoded:
         """A table's rows; RecordsRejected when its columns can never fit."""
+        if self._tolerant:
+            data = _told_columns(data, {field.name for field in self._schema.fields})
         return decode_arrow(self._schema, self._records.check, data, self._sieve(max_rejects, first_row))
 
     def rows(self, rows: Sequence[Mapping[str, object]], *, max_rejects: int | None = None) -> Decoded:
         """Python dicts."""
-        return check_records(self._records, rows, self._sieve(max_rejects, 0), read=_itself, raw=json_text)
+        return check_records(self._records, rows, self._sieve(max_rejects, 0), read=self._told, raw=json_text)
 
     def pandas(self, frame: pd.DataFrame, *, max_rejects: int | None = None) -> Decoded:
         """A frame's rows without its index; columns of Python objects are checked value by value."""
@@ -77,12 +88,31 @@ class RecordDecoder:
             if not frame.columns.is_unique:
                 raise RecordsRejected("frame has columns of the same name")
             sieve = self._sieve(max_rejects, 0)
-            return check_records(self._records, frame_records(frame, self._schema), sieve, read=_itself, raw=json_text)
+            records = frame_records(frame, self._schema)
+            return check_records(self._records, records, sieve, read=self._told, raw=json_text)
         return self.arrow(frame_table(frame), max_rejects=max_rejects)
+
+    def _told(self, record: object) -> object:
+        """What a record says."""
+        return without_nothing(record, self._schema.as_struct()) if self._tolerant else record
 
     def _sieve(self, max_rejects: int | None, first_row: int) -> Sieve:
         return Sieve(self.arrow_schema, max_rejects, first_row)
 
 
-def _itself(record: object) -> object:
-    return record
+def _told_columns(data: pa.Table | pa.RecordBatch, known: set[str]) -> pa.Table:
+    """The rows without unknown columns that hold nothing but nulls; as they are, if their memory is not valid."""
+    table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+    try:
+        table.validate(full=True)
+    except (pa.ArrowInvalid, ValueError):
+        return table
+    told = [n for n, column in enumerate(table.columns) if column.null_count < table.num_rows]
+    return table.select([n for n, name in enumerate(table.column_names) if name in known or n in told])
+
+
+def _columns(body: bytes) -> Iterator[tuple[str, int]]:
+    """The columns of a CSV body, each with the number of its cells that are not empty."""
+    names, cells = cells_of(body)
+    for place, name in enumerate(names):
+        yield name, cells.num_rows - cells.column(place).null_count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -160,7 +160,7 @@ def _reason(message: str) -> str:
     return message.removeprefix("JSON parse error: ").rsplit(" in row ", 1)[0]
 
 
-def check_ndjson(plan: RecordPlan, data: bytes, sieve: Sieve) -> Decoded:
+def check_ndjson(plan: RecordPlan, data: bytes, sieve: Sieve, read: Callable[[bytes], object] = loads) -> Decoded:
     """The body's records by Python, for schemas that Arrow's reader does not know."""
     records = (lines[row] for lines in body_lines(data) for row in range(len(lines)))
-    return check_records(plan, records, sieve, read=loads, raw=bytes)
+    return check_records(plan, records, sieve, read=read, raw=bytes)
