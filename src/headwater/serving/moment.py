@@ -1,6 +1,7 @@
 """Topics and views as one query sees them: each is read at once, the first time the query names it.
 
-A topic is a snapshot and the tail that follows it, a view is a snapshot of its states and the SQL that folds them.
+A topic is a snapshot and the tail that follows it, or the changes between two snapshots; a view is a snapshot of its
+states and the SQL that folds them.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from pyiceberg.schema import Schema
 from headwater.catalog.iceberg import Tables
 from headwater.catalog.topics import Topics
 from headwater.catalog.views import Position, View, Views
-from headwater.errors import InvalidName, TopicNotFound
+from headwater.errors import InvalidName, SnapshotGone, TopicNotFound
 from headwater.serving.agreement import Folded, ScanNeeds, no_table
-from headwater.serving.past import snapshot_as_of
+from headwater.serving.change_rows import TopicChanges, topic_changes
 from headwater.serving.plan import Scan
 from headwater.serving.settled import Settled
 from headwater.serving.tail import TopicAtOnce, read_at_once, read_committed, read_snapshot
+from headwater.sql.mentions import no_changes
 from headwater.sql.names import Relation
 from headwater.storage.scan import ManifestCache, plan_scan
 from headwater.storage.schemas import arrow_schema
+from headwater.storage.time_travel import Named, find_snapshot
 from headwater.topics.log import Log
 from headwater.types import VIEWS, TableName
 
@@ -58,20 +61,20 @@ class Moment(Mapping[str, Schema | Folded]):
     ) -> None:
         self._topics = topics
         self._log = log
-        self._manifests = manifests
+        self.manifests = manifests
         self.tail = tail
         self._views = views
         self._relations = {relation.alias_in_text: relation for relation in relations}
         self.fresh = {relation.alias_in_text: relation.name for relation in relations if relation.fresh}
-        self._read: dict[str, TopicAtOnce | ViewAtOnce] = {}
+        self._read: dict[str, TopicAtOnce | ViewAtOnce | TopicChanges] = {}
         self._settled: dict[str, Settled] = {}
 
-    def at(self, name: str) -> TopicAtOnce | ViewAtOnce:
+    def at(self, name: str) -> TopicAtOnce | ViewAtOnce | TopicChanges:
         """The topic or view at this moment; TopicNotFound, ViewNotFound or SnapshotGone if there is none."""
         if name not in self._read:
             relation = self._relations.get(name) or Relation(name, "any", name)
             view = self._view(relation)
-            self._read[name] = self._topic_at(relation) if view is None else _view_at(view, relation)
+            self._read[name] = self._topic_at(relation) if view is None else view_at(view, relation)
         return self._read[name]
 
     def freshen(self, name: str, view: ViewAtOnce) -> None:
@@ -101,11 +104,12 @@ class Moment(Mapping[str, Schema | Folded]):
             raise no_table(relation.name, self)
         return None
 
-    def _topic_at(self, relation: Relation) -> TopicAtOnce:
-        if relation.version is not None or relation.timestamp is not None:
+    def _topic_at(self, relation: Relation) -> TopicAtOnce | TopicChanges:
+        if relation.changes is not None:
+            return topic_changes(self._topics.load(relation.name), *relation.changes, self.manifests)
+        if relation.as_of:
             topic = self._topics.load(relation.name)
-            snapshot = snapshot_as_of(topic.table, relation, "topic")
-            return read_snapshot(topic, snapshot.snapshot_id if snapshot is not None else None)
+            return read_snapshot(topic, find_snapshot(topic.table, relation.as_of, Named("topic", topic.name)))
         if self.tail:
             return read_at_once(self._topics, self._log, relation.name)
         return read_committed(self._topics, relation.name)
@@ -115,13 +119,15 @@ class Moment(Mapping[str, Schema | Folded]):
         alias = name.removeprefix(_STATES_OF)
         at = self.at(alias)
         if isinstance(at, ViewAtOnce):
-            files = plan_scan(at.view.table, at.snapshot_id, needs.filter, self._manifests)
+            files = plan_scan(at.view.table, at.snapshot_id, needs.filter, self.manifests)
             if (settled := self._settled.get(alias)) is not None:
                 return settled.scan(name, needs, files, at.position)
             unseen = arrow_schema(at.view.schema).empty_table() if at.rows is None else at.rows
             return Scan(name, at.view, needs, files, None, unseen, at.position)
-        files = plan_scan(at.topic.table, at.snapshot_id, needs.filter, self._manifests)
-        return Scan(name, at.topic, needs, files, at.offsets, at.rows)
+        if isinstance(at, TopicChanges):
+            return at.scan(name)
+        files = plan_scan(at.topic.table, at.snapshot_id, needs.filter, self.manifests, at.schema)
+        return Scan(name, at.topic, needs, files, at.offsets, at.rows, at=at.schema)
 
     def __getitem__(self, name: str) -> Schema | Folded:
         try:
@@ -133,7 +139,7 @@ class Moment(Mapping[str, Schema | Folded]):
         if isinstance(at, ViewAtOnce):
             sql = at.view.read_base if name.lower() in self._settled else at.sql
             return Folded(sql, _STATES_OF + name.lower(), at.view.schema)
-        return at.topic.schema
+        return at.schema
 
     def __contains__(self, name: object) -> bool:
         try:
@@ -163,8 +169,16 @@ def is_there(tables: Tables, name: TableName) -> bool:
     return True
 
 
-def _view_at(view: View, relation: Relation) -> ViewAtOnce:
-    snapshot = snapshot_as_of(view.table, relation, "materialized view")
-    if snapshot is None:
+def view_at(view: View, relation: Relation) -> ViewAtOnce:
+    """A view as a query reads it; InvalidStatement for its changes, SnapshotGone for what another query made."""
+    if relation.changes is not None:
+        raise no_changes(view.name)
+    if not relation.as_of:
         return ViewAtOnce(view, view.snapshot_id, view.position, view.read)
+    snapshot = find_snapshot(view.table, relation.as_of, Named("materialized view", view.name))
+    if snapshot.schema_id != view.table.metadata.current_schema_id:
+        raise SnapshotGone(
+            f'snapshot {snapshot.snapshot_id} of materialized view "{view.name}" cannot be read any more',
+            detail="The view was replaced since, and only its new query is known.",
+        )
     return ViewAtOnce(view, snapshot.snapshot_id, view.position_at(snapshot), view.read_at(snapshot))

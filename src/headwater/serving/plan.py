@@ -18,12 +18,18 @@ from headwater.errors import QueryFailed
 from headwater.serving.agreement import Agreed, ScanNeeds, Unproven
 from headwater.serving.filter_text import filter_text
 from headwater.sql.statements import Engine
+from headwater.storage.changes import Changes
 from headwater.storage.scan import FileScan
 from headwater.types import Offsets
 
 Route = Literal["metadata", "duckdb", "spark"]
 
-_SKIPPED = {"partition": "partition values", "statistics": "min/max statistics", "bloom_filter": "bloom filter"}
+_SKIPPED = {
+    "partition": "partition values",
+    "statistics": "min/max statistics",
+    "null_counts": "null counts",
+    "bloom_filter": "bloom filter",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +45,21 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
+class Changed:
+    """The changes from snapshot `start` to `end`, of which some files came and some went."""
+
+    start: int
+    end: int
+    changes: Changes
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """What a query reads of one stored table, which the SQL calls `name`: a snapshot's files, and of a topic the log's
-    tail after it; a view has a position instead. Of the files, only rows that the mask lets through count."""
+    tail after it; a view has a position instead. Of the files, only rows that the mask lets through count.
+
+    `at` are the columns that it is read with, where those are not the table's own. With `changed`, what is read is not
+    the rows of the files but how they differ."""
 
     name: str
     of: Topic | View = field(repr=False)
@@ -51,10 +69,12 @@ class Scan:
     tail_rows: pa.Table = field(repr=False)
     position: Position | None = None
     mask: Mask | None = None
+    at: Schema | None = field(default=None, repr=False)
+    changed: Changed | None = None
 
     @property
     def schema(self) -> Schema:
-        return self.of.schema
+        return self.of.schema if self.at is None else self.at
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -124,12 +144,14 @@ def _describe_scan(scan: Scan) -> dict[str, Any]:
         "files_total": files.total,
         "skipped_by_partition": files.skipped_by_partition,
         "skipped_by_statistics": files.skipped_by_statistics,
+        "skipped_by_null_counts": files.skipped_by_null_counts,
         "skipped_by_bloom_filter": files.skipped_by_bloom_filter,
         "rows": files.rows,
         "bytes": scan.bytes,
         "columns": list(scan.columns),
         "filter": filter_text(scan.needs.filter),
         "tail": None if scan.tail is None else [scan.tail.start, scan.tail.end],
+        **_describe_changes(scan.changed),
     }
 
 
@@ -138,6 +160,13 @@ def _describe_source(scan: Scan) -> dict[str, Any]:
         return {"topic": scan.of.name}
     sources = {source.name: snapshot for source, snapshot in sorted(scan.position.snapshots.items())}
     return {"view": scan.of.name, "fold": scan.of.kind, "held": scan.tail_rows.num_rows, "sources": sources}
+
+
+def _describe_changes(changed: Changed | None) -> dict[str, Any]:
+    if changed is None:
+        return {}
+    came, went = changed.changes.added, changed.changes.removed
+    return {"changes": {"from": changed.start, "to": changed.end, "files_added": len(came), "files_removed": len(went)}}
 
 
 def render(plan: QueryPlan) -> list[str]:
@@ -156,6 +185,9 @@ def _render_scan(scan: Mapping[str, Any]) -> list[str]:
     noun = "state file" if scan.get("fold") == "states" else "file"
     kept = ", ".join([f"{scan['files']} of {_counted(scan['files_total'], noun)}", *skipped])
     snapshot = "no snapshot yet" if scan["snapshot"] is None else f"snapshot {scan['snapshot']}"
+    if changes := scan.get("changes"):
+        snapshot = f"changes from snapshot {changes['from']} to snapshot {changes['to']}"
+        kept = f"{changes['files_added']} came, {changes['files_removed']} went"
     return [
         f"scan {scan['topic']}: {snapshot}" if "topic" in scan else f"scan {scan['view']}: view, {snapshot}{_of(scan)}",
         f"  files: {kept}; {_counted(scan['rows'], 'row')}, {_size(scan['bytes'])} in the columns read",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -14,12 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headwater.catalog.views import STATES
 from headwater.errors import InvalidName, QueryCancelled, QueryFailed, QueryTimeout, TopicNotFound
+from headwater.serving.change_rows import TopicChanges
+from headwater.serving.change_rows_spark import change_frame
 from headwater.serving.moment import Moment, ViewAtOnce
 from headwater.serving.tail import TopicAtOnce
 from headwater.spark.arrow_spark import query_folder, result_schema, stream, to_spark
 from headwater.spark.gate_spark import ParsedQuery, analyze, inspect, isolated, sources
 from headwater.spark.jobs import RunningQuery
-from headwater.storage.read_spark import read_snapshot
+from headwater.storage.read_spark import read_now, read_snapshot
 
 FreshFrame = Callable[[SparkSession, str], AbstractContextManager[DataFrame]]
 """A view's rows as they would be if it were refreshed now."""
@@ -39,8 +40,7 @@ class SparkRun:
             own = isolated(session)
             query = inspect(own, text)
             folder = self._resources.enter_context(query_folder(session))
-            entered = partial(_entered, self._resources, own, fresh)
-            self._frame = analyze(own, query, _register(own, query, moment, folder, entered))
+            self._frame = analyze(own, query, _register(own, query, moment, folder, self._resources, fresh))
             self.schema = result_schema(self._frame)
         except BaseException:
             self.close()
@@ -90,14 +90,19 @@ def _entered(resources: ExitStack, own: SparkSession, fresh: FreshFrame | None, 
 
 
 def _register(
-    own: SparkSession, query: ParsedQuery, moment: Moment, folder: Path, fresh: Callable[[str], DataFrame]
+    own: SparkSession,
+    query: ParsedQuery,
+    moment: Moment,
+    folder: Path,
+    resources: ExitStack,
+    fresh: FreshFrame | None,
 ) -> frozenset[tuple[str, str]]:
     """Make each topic and view that the query names a temporary view of its own session; what those views read."""
     frames = []
     for name in sorted(query.relations):
         try:
             asked = moment.fresh.get(name)
-            frame = fresh(asked) if asked else _at(own, moment.at(name), folder)
+            frame = _entered(resources, own, fresh, asked) if asked else _at(resources, own, moment, name, folder)
         except (TopicNotFound, InvalidName):
             if name in query.ctes:
                 continue
@@ -107,8 +112,21 @@ def _register(
     return sources(*frames)
 
 
-def _at(own: SparkSession, at: TopicAtOnce | ViewAtOnce, folder: Path) -> DataFrame:
-    return _folded(own, at) if isinstance(at, ViewAtOnce) else _topic(own, at, folder)
+def _at(resources: ExitStack, own: SparkSession, moment: Moment, name: str, folder: Path) -> DataFrame:
+    at = moment.at(name)
+    if isinstance(at, TopicChanges):
+        return resources.enter_context(change_frame(own, at))
+    if isinstance(at, ViewAtOnce):
+        return _folded(own, at)
+    return _topic(own, at, folder, lambda snapshot_id: _stored(resources, own, moment, at, snapshot_id))
+
+
+def _stored(resources: ExitStack, own: SparkSession, moment: Moment, at: TopicAtOnce, snapshot_id: int) -> DataFrame:
+    """The rows of a topic's snapshot, in the columns that the topic has at this moment."""
+    name, table = at.topic.table_name, at.topic.table
+    if at.schema.schema_id != table.metadata.current_schema_id:  # the past, in the columns that it had
+        return read_snapshot(own, name, snapshot_id)
+    return resources.enter_context(read_now(own, name, table, snapshot_id, moment.manifests))
 
 
 def _folded(own: SparkSession, at: ViewAtOnce) -> DataFrame:
@@ -122,12 +140,12 @@ def _folded(own: SparkSession, at: ViewAtOnce) -> DataFrame:
         own.catalog.dropTempView(STATES)
 
 
-def _topic(own: SparkSession, at: TopicAtOnce, folder: Path) -> DataFrame:
+def _topic(own: SparkSession, at: TopicAtOnce, folder: Path, stored: Callable[[int], DataFrame]) -> DataFrame:
     topic, rows = at.topic, at.rows
     try:
         if at.snapshot_id is None:
             return to_spark(own, rows, folder)
-        table = read_snapshot(own, topic.table_name, at.snapshot_id)
+        table = stored(at.snapshot_id)
         return table.unionAll(to_spark(own, rows, folder)) if rows.num_rows else table
     except Exception as failed:
         if "time fields" not in str(failed) and "time64" not in str(failed):

@@ -14,7 +14,7 @@ from typing import Literal
 from headwater.errors import HeadwaterError, InvalidStatement
 from headwater.sql.aliases import alias_place
 from headwater.sql.cursor import Cursor
-from headwater.sql.moments import AsOf, read_as_of
+from headwater.sql.moments import AsOf, read_as_of, read_changes
 from headwater.sql.tokens import Token
 from headwater.types import MAX_NAME, NAME, TOPICS, VIEWS
 
@@ -36,7 +36,7 @@ _AFTER_FROM = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A relation named at `[start, end)` of the text, with its AS OF clause at `[start, stop)`.
+    """A relation named at `[start, end)` of the text, with its AS OF or CHANGES clause at `[start, stop)`.
 
     An alias would stand at `alias_at`, which is None where the query gives one.
     """
@@ -51,6 +51,7 @@ class Mention:
     alias_at: int | None
     fresh: bool = False
     as_of: AsOf | None = None
+    changes: tuple[AsOf, AsOf] | None = None
 
 
 @dataclass(slots=True)
@@ -149,7 +150,7 @@ def _is_distinct_from(tokens: Sequence[Token], place: int) -> bool:
 
 
 def _mention(tokens_of: Cursor, place: int, levels: Sequence[_Level]) -> tuple[Mention, int] | None:
-    """The relation that is named at this place, and the place behind it and its AS OF clause."""
+    """The relation that is named at this place, and the place behind it and its AS OF or CHANGES clause."""
     cursor = Cursor(tokens_of.text, tokens_of.tokens, tokens_of.context, place)
     start = cursor.token.start
     named = _called(cursor) or _qualified(cursor) or _plain(cursor)
@@ -157,18 +158,31 @@ def _mention(tokens_of: Cursor, place: int, levels: Sequence[_Level]) -> tuple[M
         return None
     end = cursor.tokens[cursor.place - 1].end
     as_of = read_as_of(cursor)
+    changes = read_changes(cursor) if as_of is None else None
     name = named.token.value.lower()
     if named.kind == "any" and any(name in level.ctes for level in levels):
-        if as_of is not None:
+        if as_of is not None or changes is not None:
             message = f'common table expression "{named.token.value}" has no past'
-            raise cursor.located(InvalidStatement(message, detail="AS OF stands behind topics and views."), named.token)
+            detail = "AS OF stands behind topics and views, CHANGES BETWEEN behind topics."
+            raise cursor.located(InvalidStatement(message, detail=detail), named.token)
         return None
     if named.fresh and as_of is not None:
         raise cursor.located(InvalidStatement("a view is read fresh or AS OF, not both"), named.token)
+    if named.kind == "view" and changes is not None:
+        raise cursor.located(no_changes(name), named.token)
     stop = cursor.tokens[cursor.place - 1].end
     aliased = alias_place(cursor.tokens, cursor.place)
-    mention = Mention(name, named.kind, named.written, named.token, start, end, stop, aliased, named.fresh, as_of)
-    return mention, cursor.place
+    about = (named.kind, named.written, named.token, start, end, stop, aliased, named.fresh, as_of, changes)
+    return Mention(name, *about), cursor.place
+
+
+def no_changes(view: str) -> HeadwaterError:
+    """The error of who asks for the changes of a view."""
+    return InvalidStatement(
+        f'changes of materialized view "{view}" cannot be read',
+        detail="CHANGES BETWEEN stands behind topics: a view's table holds states, not its rows.",
+        hint="Ask the topics that it reads, or compare the view with itself AS OF another snapshot.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The relations of a query under plain names: `topic('orders')`, `topics.orders`, `mv('v')` and `views.v` become names.
 
-A relation that is read fresh or AS OF gets a name of its own, under which the engines are given exactly that state; it
-can still be called by its old name in the rest of the query. Nothing else in the text changes, and what is shorter is
-padded, so that the line and column of an error are those of the text that the user wrote.
+A relation that is read fresh or AS OF, or whose changes are, gets a name of its own, under which the engines are given
+exactly that; it can still be called by its old name in the rest of the query. Nothing else in the text changes, and
+what is shorter is padded, so that the line and column of an error are those of the text that the user wrote.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ class Relation:
     fresh: bool = False
     version: int | None = None
     timestamp: str | None = None
+    ref: str | None = None
+    changes: tuple[AsOf, AsOf] | None = None
+
+    @property
+    def as_of(self) -> AsOf:
+        return AsOf(self.version, self.timestamp, self.ref)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ def normalise(text: str) -> Normalised:
     for mention in mentions:
         relation = names.relation(mention)
         relations.append(relation)
-        if mention.fresh or mention.as_of:
+        if mention.fresh or mention.as_of or mention.changes:
             edits += _renamed(mention, relation.alias_in_text, text)
         elif mention.kind != "any":
             _check_shadowed(cursor, mention, ctes)
@@ -74,22 +80,30 @@ class _Names:
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = taken
-        self._timestamps: list[str] = []
+        self._numbered: dict[str, list[object]] = {}
 
     def relation(self, mention: Mention) -> Relation:
         as_of = mention.as_of or AsOf()
-        suffix = "fresh" if mention.fresh else self._suffix(as_of)
+        suffix = "fresh" if mention.fresh else self._suffix(as_of, mention.changes)
         alias = self._free(f"_{mention.name}__{suffix}") if suffix else mention.name
-        return Relation(mention.name, mention.kind, alias, mention.fresh, as_of.version, as_of.timestamp)
+        moment = (as_of.version, as_of.timestamp, as_of.ref)
+        return Relation(mention.name, mention.kind, alias, mention.fresh, *moment, mention.changes)
 
-    def _suffix(self, as_of: AsOf) -> str:
+    def _suffix(self, as_of: AsOf, changes: tuple[AsOf, AsOf] | None) -> str:
+        if changes is not None:
+            return self._number("changes", changes)
         if as_of.version is not None:
             return f"at_{as_of.version}"
-        if as_of.timestamp is None:
-            return ""
-        if as_of.timestamp not in self._timestamps:
-            self._timestamps.append(as_of.timestamp)
-        return f"at_t{self._timestamps.index(as_of.timestamp) + 1}"
+        if as_of.ref is not None:
+            return self._number("at_r", as_of.ref)
+        return "" if as_of.timestamp is None else self._number("at_t", as_of.timestamp)
+
+    def _number(self, word: str, named: object) -> str:
+        """The word and a number: what cannot be part of a name is numbered in the order of the text."""
+        seen = self._numbered.setdefault(word, [])
+        if named not in seen:
+            seen.append(named)
+        return f"{word}{seen.index(named) + 1}"
 
     def _free(self, name: str) -> str:
         # Names of topics and views start with a letter; an alias or a common table expression may still be called so.

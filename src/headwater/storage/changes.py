@@ -8,7 +8,7 @@ Nothing here reads rows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pyiceberg.io import FileIO
@@ -44,8 +44,8 @@ class Changes:
 def between(table: Table, start: int | None, end: int | None, cache: ManifestCache) -> Changes:
     """What turns the rows of snapshot `start` into those of `end`; None is the empty table before the first snapshot.
 
-    SnapshotGone if either has expired. If one in between has, or if a rollback lies between them, the live files of
-    the two are compared: always right, but then compaction shows as changes.
+    A rollback between them is walked back. SnapshotGone if either has expired; if one in between has, the live files
+    of the two are compared: always right, but then compaction shows as changes.
     """
     if start == end:
         return Changes((), ())
@@ -56,22 +56,36 @@ def between(table: Table, start: int | None, end: int | None, cache: ManifestCac
     if start is not None and end is not None:
         steps = _steps(snapshots, start, end)
         if steps is not None:
-            return _walked(steps, table.io, cache)
+            undone, done = (_walked(each, table.io, cache) for each in steps)
+            return _net((*undone.removed, *done.added), (*undone.added, *done.removed))
     return _compared(
         snapshots[start] if start is not None else None, snapshots[end] if end is not None else None, table.io, cache
     )
 
 
-def _steps(snapshots: dict[int, Snapshot], start: int, end: int) -> list[Snapshot] | None:
-    """The snapshots after `start` up to `end`, newest first; None when no unbroken line of parents leads there."""
-    steps: list[Snapshot] = []
-    at = snapshots[end]
-    while at.snapshot_id != start:
-        steps.append(at)
-        if at.parent_snapshot_id not in snapshots:
-            return None
-        at = snapshots[at.parent_snapshot_id]
-    return steps
+def made_by(table: Table, snapshot: Snapshot, cache: ManifestCache) -> Changes:
+    """What one snapshot did to the one before it."""
+    return _walked((snapshot,), table.io, cache)
+
+
+def _steps(snapshots: dict[int, Snapshot], start: int, end: int) -> tuple[list[Snapshot], list[Snapshot]] | None:
+    """The snapshots to undo from `start` and to do up to `end`, where their lines meet; None when they do not."""
+    line = list(_line(snapshots, start))
+    places = {snapshot.snapshot_id: place for place, snapshot in enumerate(line)}
+    done: list[Snapshot] = []
+    for at in _line(snapshots, end):
+        if (place := places.get(at.snapshot_id)) is not None:
+            return line[:place], done
+        done.append(at)
+    return None
+
+
+def _line(snapshots: dict[int, Snapshot], of: int) -> Iterator[Snapshot]:
+    """The snapshot and its ancestors that there are, newest first."""
+    at: Snapshot | None = snapshots[of]
+    while at is not None:
+        yield at
+        at = snapshots.get(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
 
 
 def _walked(steps: Iterable[Snapshot], io: FileIO, cache: ManifestCache) -> Changes:

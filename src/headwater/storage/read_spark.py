@@ -14,12 +14,15 @@ from dataclasses import dataclass
 
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.catalog.iceberg import NAME
 from headwater.errors import Corrupt
 from headwater.spark.compiled import compiled
 from headwater.storage.filter_json import filter_json
+from headwater.storage.scan import ManifestCache, plan_scan
+from headwater.storage.time_travel import columns_at
 from headwater.storage.writer import local_path
 from headwater.types import TableName
 
@@ -75,6 +78,22 @@ def _listed(files: Sequence[DataFile]) -> str:
 def read_snapshot(session: SparkSession, table: TableName, snapshot_id: int) -> DataFrame:
     """The table's rows at a snapshot, in the schema it had then."""
     return session.read.option("versionAsOf", snapshot_id).table(f"{NAME}.{table}")
+
+
+@contextmanager
+def read_now(
+    session: SparkSession, name: TableName, table: Table, snapshot_id: int, cache: ManifestCache
+) -> Iterator[DataFrame]:
+    """The table's rows at a snapshot, in the columns that `table` has now; the frame can be run inside the block only.
+
+    Spark reads a snapshot in the columns of its time. An ALTER that no commit followed, and a rollback, make them old.
+    """
+    snapshot = table.metadata.snapshot_by_id(snapshot_id)
+    if snapshot is None or columns_at(table, snapshot).schema_id == table.metadata.current_schema_id:
+        yield read_snapshot(session, name, snapshot_id)
+        return
+    with read_files(session, name, plan_scan(table, snapshot_id, AlwaysTrue(), cache).files) as rows:
+        yield rows
 
 
 def _check_present(table: TableName, files: Sequence[DataFile]) -> None:

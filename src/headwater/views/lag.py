@@ -16,6 +16,7 @@ from headwater.catalog.views import View
 from headwater.errors import SnapshotGone
 from headwater.storage.changes import Changes, between
 from headwater.storage.scan import ManifestCache
+from headwater.storage.time_travel import line_of
 from headwater.topics.log import Log, LogTopic
 from headwater.types import TableName
 from headwater.views.sources import Head
@@ -77,18 +78,24 @@ def _changes(head: Head, start: int | None, cache: ManifestCache) -> Changes:
 
 
 def oldest_after(head: Head, start: int | None) -> float | None:
-    """When the first snapshot after `start` that changed rows was made, in seconds."""
+    """When the first snapshot after `start` that changed rows was made, or when a rollback left `start`, in seconds."""
     consumed = head.table.metadata.snapshot_by_id(start) if start is not None else None
     after = consumed.sequence_number if consumed is not None else None
-    return min(
-        (
-            snapshot.timestamp_ms / 1000
-            for snapshot in head.table.metadata.snapshots
-            if (after is None or (snapshot.sequence_number or 0) > after)
-            and (snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE)
-        ),
-        default=None,
-    )
+    moments = [
+        snapshot.timestamp_ms / 1000
+        for snapshot in head.table.metadata.snapshots
+        if (after is None or (snapshot.sequence_number or 0) > after)
+        and (snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE)
+    ]
+    if not moments and start != head.snapshot_id and head.table.metadata.snapshot_log:
+        moments = _moved_back(head, start)
+    return min(moments, default=None)
+
+
+def _moved_back(head: Head, start: int | None) -> list[float]:
+    """When the head moved to a snapshot that was not made after `start`: a rollback makes none."""
+    line = {snapshot.snapshot_id for snapshot in line_of(head.table, head.snapshot_id)}
+    return [] if start is None or start in line else [head.table.metadata.snapshot_log[-1].timestamp_ms / 1000]
 
 
 def log_topic(head: Head) -> LogTopic:

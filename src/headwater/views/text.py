@@ -21,6 +21,6 @@ def plain(text: str) -> Normalised:
                 "a materialized view cannot read a view with fresh => true",
                 hint=f"Read mv('{relation.name}'): a refresh brings it up to date first.",
             )
-        if relation.version is not None or relation.timestamp is not None:
+        if relation.as_of or relation.changes is not None:
             raise InvalidStatement("a materialized view cannot read a fixed version of a source")
     return found
