@@ -91,6 +91,7 @@ def topic_options(draw: st.DrawFn, columns: tuple[str, ...] = ()) -> TopicOption
     codec = draw(st.sampled_from(["none", "snappy", "gzip", "lz4", "zstd", "brotli"]))
     level = draw(st.none() | st.integers(*COMPRESSION_LEVELS[codec])) if codec in COMPRESSION_LEVELS else None
     keys = st.lists(st.sampled_from(columns), unique=True, max_size=3) if columns else st.just([])
+    switched = draw(by_column(columns, st.sampled_from(["on", "off"])))
     return TopicOptions(
         compression=codec,  # type: ignore[arg-type]
         compression_level=level,
@@ -104,8 +105,8 @@ def topic_options(draw: st.DrawFn, columns: tuple[str, ...] = ()) -> TopicOption
         compression_kinds=tuple(draw(st.dictionaries(st.sampled_from(KINDS), CODEC_TEXTS)).items()),
         compression_columns=draw(by_column(columns, CODEC_TEXTS)),
         dictionary=draw(st.sampled_from(["auto", "on", "off"])),
-        dictionary_columns=draw(by_column(columns, st.sampled_from(["on", "off"]))),
-        encoding_columns=draw(by_column(columns, st.just("plain"))),
+        dictionary_columns=switched,
+        encoding_columns=draw(by_column(tuple(sorted(set(columns) - dict(switched).keys())), st.just("plain"))),
         page_size=draw(st.integers(4096, 64 * 1024**2)),
         row_group_rows=draw(st.integers(1000, 16 * 1024**2)),
         retention=draw(st.just(0.0) | DURATIONS),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,14 @@ NO_DISK = 512 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
+class Repair:
+    """Something that can be put right without losing anything."""
+
+    what: str
+    run: Callable[[], None] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """One thing that was looked at: how it is, and what to do if it is not well."""
 
@@ -25,9 +33,16 @@ class Check:
     status: Literal["ok", "warn", "fail"]
     message: str
     action: str | None = None
+    repair: Repair | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {
+            "name": self.name,
+            "status": self.status,
+            "message": self.message,
+            "action": self.action,
+            "repair": self.repair.what if self.repair is not None else None,
+        }
 
 
 def failed(name: str, error: HeadwaterError, action: str | None = None) -> Check:

@@ -10,19 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headwater.catalog.definitions import P_KIND, P_OFFSET
-from headwater.catalog.iceberg import NAME
-from headwater.cli.checks import Check, failed
+from headwater.catalog.definitions import P_KIND
+from headwater.catalog.iceberg import NAME, create_catalog_file
+from headwater.cli.checks import Check, Repair, failed
 from headwater.cli.screen import counted, sized
-from headwater.config import LakePaths, load_settings
-from headwater.errors import Corrupt, HeadwaterError
+from headwater.config import LakePaths, Settings, load_settings
+from headwater.errors import HeadwaterError
 from headwater.state.sqlite import connect
 from headwater.storage.writer import local_path
-from headwater.topics.log import LogTopic
-from headwater.topics.log_entries import check_dense, list_entries
+from headwater.types import TableName
 
 if TYPE_CHECKING:
-    from pyiceberg.table import StaticTable
+    from pyiceberg.table import StaticTable, Table
 
 _RESTORE = "Restore {} from a backup; do not run anything else on this lake before."
 
@@ -52,7 +51,7 @@ def check_lake(folder: Path, *, deep: bool = False) -> Iterator[Check]:
     if state.status != "fail":
         yield _check_entries(paths.state, settings.busy_timeout)
     if catalog.status != "fail":
-        yield from _check_tables(paths, settings.busy_timeout, state.status != "fail", deep)
+        yield from _check_tables(paths, settings, state.status != "fail", deep)
 
 
 def _check_database(name: str, path: Path, timeout: float) -> Check:
@@ -68,8 +67,9 @@ def _check_database(name: str, path: Path, timeout: float) -> Check:
     if found != ["ok"]:
         return Check(name, "fail", f"{path.name} is damaged: {found[0]}", _RESTORE.format(path.name))
     if mode != "wal":
-        hint = f"Run `sqlite3 {path} 'PRAGMA journal_mode=WAL'`."
-        return Check(name, "warn", f"{path.name} is in journal mode {mode}: readers block writers", hint)
+        message = f"{path.name} is in journal mode {mode}: readers block writers"
+        repair = Repair(f"put {path.name} into WAL mode", lambda: create_catalog_file(path, timeout))
+        return Check(name, "warn", message, "Run `headwater doctor --repair`.", repair)
     return Check(name, "ok", f"{path.name} passes SQLite's check, in WAL mode, {sized(path.stat().st_size)}")
 
 
@@ -93,25 +93,50 @@ def _check_entries(path: Path, timeout: float) -> Check:
     return Check("log entries", "ok", f"{count} waiting entries ({sized(size)}) match their checksums")
 
 
-def _check_tables(paths: LakePaths, timeout: float, with_log: bool, deep: bool) -> Iterator[Check]:
-    with closing(connect(paths.catalog, timeout, read_only=True)) as db:
+def _check_tables(paths: LakePaths, settings: Settings, with_log: bool, deep: bool) -> Iterator[Check]:
+    with closing(connect(paths.catalog, settings.busy_timeout, read_only=True)) as db:
         try:
             rows = db.execute(
                 "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables WHERE catalog_name = ? "
-                "ORDER BY table_namespace, table_name",
+                "AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL) ORDER BY table_namespace, table_name",
                 (NAME,),
             ).fetchall()
         except sqlite3.Error as error:
             yield Check("tables", "fail", f"the catalog has no tables: {error}", _RESTORE.format(paths.catalog.name))
             return
-    tables = [Registered(*map(str, row)) for row in rows]
-    moved = [each for each in tables if not _is_below(each.metadata, paths.warehouse)]
+    registered = [Registered(*map(str, row)) for row in rows]
+    moved = [each for each in registered if not _is_below(each.metadata, paths.warehouse)]
     if moved:
         yield _moved(moved[0], paths)
         return
-    yield Check("tables", "ok", f"the catalog names {counted(len(tables), 'table')}")
-    for each in tables:
-        yield from _check_table(each, paths, timeout, with_log, deep)
+    yield Check("tables", "ok", f"the catalog names {counted(len(registered), 'table')}")
+    tables: dict[TableName, StaticTable] = {}
+    for each, table in _read_tables(registered):
+        if isinstance(table, Check):
+            yield table
+            continue
+        tables[TableName(each.namespace, each.name)] = table
+        yield from _check_table(each, table, paths, settings, with_log, deep)
+    if len(tables) == len(registered):  # what belongs to no table is known only if all of them are
+        yield from _check_between(tables, paths, settings, with_log)
+
+
+def _check_between(
+    tables: dict[TableName, StaticTable], paths: LakePaths, settings: Settings, with_log: bool
+) -> Iterator[Check]:
+    """What tables have to do with each other, and what belongs to none of them."""
+    from headwater.catalog.iceberg import Tables
+    from headwater.cli.checks_care import check_folders, check_pending
+    from headwater.cli.checks_refs import check_refs
+
+    def load(name: TableName) -> Table:
+        with closing(Tables(paths.catalog, paths.warehouse, settings.busy_timeout)) as catalog:
+            return catalog.load_for_commit(name)
+
+    yield from check_refs(tables, load)
+    yield check_folders(paths, tables, settings)
+    if with_log:
+        yield check_pending(paths, settings, tables)
 
 
 def _is_below(location: str, folder: Path) -> bool:
@@ -130,96 +155,35 @@ def _moved(table: Registered, paths: LakePaths) -> Check:
     )
 
 
-def _check_table(each: Registered, paths: LakePaths, timeout: float, with_log: bool, deep: bool) -> Iterator[Check]:
+def _read_tables(tables: list[Registered]) -> Iterator[tuple[Registered, StaticTable | Check]]:
     from pyiceberg.table import StaticTable
 
-    name = f"{each.namespace}.{each.name}"
-    try:
-        table = StaticTable.from_metadata(each.metadata)
-    except Exception as error:  # whatever a missing or damaged file raises in the reader
-        message = f"its metadata {each.metadata} cannot be read: {type(error).__name__}: {error}"
-        yield Check(name, "fail", message, "Restore the file from a backup.")
-        return
-    yield _check_files(name, table, deep)
-    if with_log and table.metadata.properties.get(P_KIND) == "topic":
-        yield _check_position(each.name, table, paths.state, timeout)
-
-
-def _check_files(name: str, table: StaticTable, deep: bool) -> Check:
-    """Whether the current snapshot's files exist with their sizes; `deep` reads them and verifies page checksums."""
-    try:
-        files = list(_data_files(table))
-    except Exception as error:
-        message = f"a manifest cannot be read: {type(error).__name__}: {error}"
-        return Check(name, "fail", message, "Restore the table's metadata folder from a backup.")
-    wrong = [reason for path, size in files if (reason := _wrong(path, size, deep))]
-    if wrong:
-        message = f"{len(wrong)} of {len(files)} data files are not as recorded: {wrong[0]}"
-        return Check(name, "fail", message, "Restore the files from a backup, or roll the table back to a snapshot.")
-    total = sum(size for _, size in files)
-    how = "every one matches its checksums" if deep else "all in place"
-    return Check(name, "ok", f"{counted(len(files), 'data file')}, {sized(total)}, {how}")
-
-
-def _data_files(table: StaticTable) -> Iterator[tuple[Path, int]]:
-    snapshot = table.current_snapshot()
-    for manifest in snapshot.manifests(table.io) if snapshot is not None else ():
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            yield local_path(entry.data_file.file_path), entry.data_file.file_size_in_bytes
-
-
-def _wrong(path: Path, size: int, deep: bool) -> str | None:
-    try:
-        found = path.stat().st_size
-    except FileNotFoundError:
-        return f"{path} is missing"
-    if found != size:
-        return f"{path} has {found} bytes instead of {size}"
-    return _damaged(path) if deep else None
-
-
-def _damaged(path: Path) -> str | None:
-    from headwater.storage.checksums import verify_file
-
-    try:
-        # What another writer left without checksums is found by decoding it, if at all.
-        return None if verify_file(path) else _undecodable(path)
-    except Corrupt as error:
-        return f"{path} is damaged: {error.detail}"
-    except OSError as error:
-        return f"{path} cannot be read: {error}"
-
-
-def _undecodable(path: Path) -> str | None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        for _ in pq.ParquetFile(path, page_checksum_verification=True).iter_batches():
-            pass
-    except (pa.ArrowException, OSError) as error:
-        return f"{path} is damaged: {str(error).splitlines()[0]}"
-    return None
-
-
-def _check_position(topic: str, table: StaticTable, state: Path, timeout: float) -> Check:
-    """Whether table and log together hold every offset once: the log goes on where the table ends."""
-    name, committed = f"offsets of {topic}", int(table.metadata.properties.get(P_OFFSET, "0"))
-    with closing(connect(state, timeout, read_only=True)) as db:
-        row = db.execute(
-            "SELECT id, next_offset, trimmed FROM log_topics WHERE topic = ? AND NOT dropped",
-            (str(table.metadata.table_uuid),),
-        ).fetchone()
-        if row is None:
-            return Check(name, "ok", f"committed up to {committed}, nothing in the log")
-        row_id, end, _ = row
-        if end < committed:
-            message = f"the log ends at {end}, the table at {committed}: new records would get offsets that exist"
-            return Check(name, "fail", message, f"Restore {state.name} and catalog.db from the same backup.")
+    for each in tables:
         try:
-            check_dense(LogTopic("", topic, committed), list_entries(db, row_id, committed), committed, end)
-        except HeadwaterError as error:
-            return failed(name, error)
-    return Check(
-        name, "ok", f"committed up to {committed}, the log holds {counted(end - committed, 'record')} after it"
-    )
+            yield each, StaticTable.from_metadata(each.metadata)
+        except Exception as error:  # whatever a missing or damaged file raises in the reader
+            message = f"its metadata {each.metadata} cannot be read: {type(error).__name__}: {error}"
+            yield each, Check(f"{each.namespace}.{each.name}", "fail", message, "Restore the file from a backup.")
+
+
+def _check_table(
+    each: Registered, table: StaticTable, paths: LakePaths, settings: Settings, with_log: bool, deep: bool
+) -> Iterator[Check]:
+    from headwater.cli.checks_care import check_orphans
+    from headwater.cli.checks_files import check_files, check_metadata, read_contents
+    from headwater.cli.checks_offsets import check_position, check_ranges, check_rows
+
+    contents = read_contents(table, deep=deep)
+    files, damaged = check_files(f"{each.namespace}.{each.name}", table, contents, deep=deep)
+    yield files
+    if deep:
+        yield check_metadata(each.name, table, contents)
+    if table.metadata.properties.get(P_KIND) == "topic":
+        if with_log:
+            yield check_position(each.name, table, paths.state, settings.busy_timeout)
+        yield check_ranges(each.name, table)
+        if deep:
+            sound = contents.of(table.current_snapshot())
+            yield check_rows(each.name, table, [file for path, file in sound.items() if path not in damaged])
+    if deep:
+        yield check_orphans(each.name, table, paths, settings)

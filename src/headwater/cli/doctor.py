@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,13 +23,21 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     context: typer.Context,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every data file and verify its page checksums.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every file of every table: checksums, manifests, offsets, orphans.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Put right what can be without losing anything, after asking.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a repair.")] = False,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Check the environment and the lake; exit with 1 if something is broken."""
     session = session_of(context)
     checks = list(_all_checks(session, deep))
+    if repair and _repaired(checks, session.screen, yes):
+        checks = list(_all_checks(session, deep))
     failed = any(check.status == "fail" for check in checks)
     if session.screen.json:
         document = {"ok": not failed, "checks": [check.as_dict() for check in checks]}
@@ -36,6 +45,24 @@ def doctor(
     else:
         _print(checks, session.screen)
     raise typer.Exit(1 if failed else 0)
+
+
+def _repaired(checks: Iterable[Check], screen: Screen, yes: bool) -> bool:
+    """Do the repairs that the checks offer, once somebody agreed; whether anything was done."""
+    repairs = [check.repair for check in checks if check.repair is not None]
+    if not repairs:
+        screen.note("nothing can be repaired here without a decision of yours")
+        return False
+    for each in repairs:
+        screen.note(f"can be repaired: {each.what}")
+    if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise typer.BadParameter("add --yes, as nobody can be asked here.")
+    if not yes and not typer.confirm(f"Do {'it' if len(repairs) == 1 else 'all of it'}?", err=True):
+        return False
+    for each in repairs:
+        each.run()
+        screen.note(f"repaired: {each.what}")
+    return True
 
 
 def _all_checks(session: Session, deep: bool) -> Iterable[Check]:

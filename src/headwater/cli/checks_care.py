@@ -1,0 +1,82 @@
+"""The doctor's view of files that nothing refers to, and of those that wait to be deleted. It deletes none of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+from pyiceberg.table import StaticTable
+
+from headwater.cli.checks import Check, Repair
+from headwater.cli.screen import counted, sized
+from headwater.config import LakePaths, Settings
+from headwater.state.care import CareStore
+from headwater.state.sqlite import connect
+from headwater.storage.maintenance.orphans import list_files, list_folders, plan_folders, plan_orphans
+from headwater.storage.maintenance.reachable import referred
+from headwater.storage.scan import ManifestCache
+from headwater.types import TOPICS, VIEWS, TableName
+
+
+def check_orphans(name: str, table: StaticTable, paths: LakePaths, settings: Settings) -> Check:
+    """How many files below the table's folder no snapshot refers to, and nobody has noted for deletion."""
+    label = f"orphans of {name}"
+    try:
+        found = list_files(table.location())
+        known = referred(table, table.metadata_location, ManifestCache()) | {row[0] for row in _noted(paths, settings)}
+        plan = plan_orphans(found, known, time.time() - settings.orphan_age)
+    except Exception as error:  # its metadata cannot be read, as another check tells
+        return Check(label, "warn", f"cannot be told: {type(error).__name__}", "See what is wrong with its metadata.")
+    size = sized(sum(file.bytes for file in plan.orphans))
+    young = f", {counted(plan.young, 'younger file')} may be in use" if plan.young else ""
+    if plan.unknown:
+        message = f"{counted(len(plan.unknown), 'file')} of unknown kinds: {', '.join(plan.unknown[:3])}"
+        return Check(label, "warn", message, "Headwater leaves them alone; remove what you do not need.")
+    if plan.orphans:
+        message = f"{counted(len(plan.orphans), 'file')} ({size}) that no snapshot refers to{young}"
+        return Check(label, "warn", message, f"`headwater maintain {name} --only orphans` deletes them.")
+    return Check(label, "ok", f"none of {counted(plan.listed, 'file')}{young}")
+
+
+def check_folders(paths: LakePaths, tables: Mapping[TableName, StaticTable], settings: Settings) -> Check:
+    """Folders of tables that are gone."""
+    found = list_folders(paths.warehouse, (TOPICS, VIEWS))
+    left = plan_folders(found, [table.location() for table in tables.values()], time.time() - settings.orphan_age)
+    if left:
+        names = ", ".join(Path(folder.path).name for folder in left[:3])
+        size = sized(sum(folder.bytes for folder in left))
+        message = f"{counted(len(left), 'folder')} ({size}) of no table: {names}"
+        return Check("folders", "warn", message, "`headwater maintain --only orphans` deletes them.")
+    return Check("folders", "ok", f"{counted(len(found), 'folder')}, each of a table or young")
+
+
+def check_pending(paths: LakePaths, settings: Settings, tables: Mapping[TableName, StaticTable]) -> Check:
+    """Files that wait to be deleted; notes of tables that are gone can be forgotten."""
+    ids = {str(table.metadata.table_uuid) for table in tables.values()}
+    rows = [row[1:] for row in _noted(paths, settings)]
+    stray = sum(row[0] not in ids for row in rows)
+    if stray:
+        message = f"{counted(stray, 'file')} of tables that are gone are noted for deletion"
+        repair = Repair(
+            f"forget {counted(stray, 'note')} of files of tables that are gone", lambda: _forget(paths, settings, ids)
+        )
+        return Check("deletions", "warn", message, "Run `headwater doctor --repair`.", repair)
+    late = sum(row[1] < time.time() - 86_400 for row in rows)
+    size = sized(sum(row[2] for row in rows))
+    if late:
+        message = f"{counted(late, 'file')} should have been deleted a day ago"
+        return Check("deletions", "warn", message, "Run `headwater maintain`, or `headwater serve` all the time.")
+    return Check("deletions", "ok", f"{counted(len(rows), 'file')} ({size}) wait to be deleted")
+
+
+def _noted(paths: LakePaths, settings: Settings) -> list[tuple[str, str, float, int]]:
+    with closing(connect(paths.state, settings.busy_timeout, read_only=True)) as db:
+        known = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'pending_deletions'").fetchone()[0]
+        return db.execute("SELECT path, table_id, due, bytes FROM pending_deletions").fetchall() if known else []
+
+
+def _forget(paths: LakePaths, settings: Settings, ids: set[str]) -> None:
+    with closing(CareStore(paths.state, settings.busy_timeout)) as store:
+        store.settle_tables(sorted(ids))
