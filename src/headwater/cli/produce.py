@@ -19,9 +19,9 @@ from headwater.cli.screen import Screen, counted, sized, timed
 from headwater.cli.session import Json, Quiet, Session, session_of
 
 if TYPE_CHECKING:
-    from headwater.cli.reading import Chunk, Kind
     from headwater.client import LakeLike
-    from headwater.errors import HeadwaterError, RecordsRejected
+    from headwater.errors import HeadwaterError
+    from headwater.sources.reading import Chunk, Kind
     from headwater.topics.produce import Ack, Source
 
 BATCH_BYTES = "8MB"
@@ -88,7 +88,7 @@ def produce(
     quiet: Quiet = False,
 ) -> None:
     """Append records from a file or stdin to a topic."""
-    from headwater.cli.reading import open_input, read_chunks
+    from headwater.sources.reading import open_input, read_chunks
     from headwater.topics.produce import Source
 
     session = session_of(context)
@@ -103,7 +103,7 @@ def produce(
 
 
 def _kind(file: str, given: Kind | None) -> Kind:
-    from headwater.cli.reading import EXTENSIONS, kind_of
+    from headwater.sources.reading import EXTENSIONS, kind_of
 
     if given is not None:
         return given
@@ -131,7 +131,7 @@ def _size(text: str) -> int:
 
 def _length(file: str) -> int | None:
     """The input's size if that says how far one is."""
-    from headwater.cli.reading import COMPRESSED
+    from headwater.sources.reading import COMPRESSED
 
     if file == "-" or file.endswith((*COMPRESSED, ".parquet", ".arrow", ".feather", ".ipc")):
         return None
@@ -181,6 +181,7 @@ class Sending:
 
     def _send(self, chunk: Chunk, source: Source) -> None:
         from headwater.errors import RecordsRejected
+        from headwater.sources.reading import located
 
         self._busy = True
         try:
@@ -296,23 +297,3 @@ def _is_drained_elsewhere(lake: Any) -> bool:
     except sqlite3.OperationalError:  # no service has ever run here
         return False
     return bool(held[0])
-
-
-def located(error: RecordsRejected, chunk: Chunk, file: str) -> RecordsRejected:
-    """The rejection with rows named by their place in the file."""
-    from headwater.errors import RecordsRejected
-
-    rejects = [{**reject, "place": chunk.place(int(reject["row"]))} for reject in error.data.get("rejects", ())]
-    if not rejects:
-        return RecordsRejected(f"{file}: {error.message}", detail=error.detail, hint=error.hint, **error.data)
-    lines = [
-        f"{reject['place']}{', field ' + json.dumps(reject['field'], ensure_ascii=False) if reject['field'] else ''}: "
-        f"{reject['reason']}"
-        for reject in rejects
-    ]
-    more = int(error.data.get("rejected", len(rejects))) - len(rejects)
-    if more > 0:
-        lines.append(f"and {more:,} more in this request.")
-    data = {**error.data, "file": file, "rejects": rejects}
-    hint = "Nothing of this request was written. Correct the records, or create the topic with on_invalid=dead_letter."
-    return RecordsRejected(f"{file}: {error.message}", detail="\n".join(lines), hint=hint, **data)

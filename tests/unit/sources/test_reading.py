@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.cli.reading import Chunk, kind_of, open_input, read_chunks
 from headwater.errors import BodyTooLarge, HeadwaterError, InvalidInput, RecordsRejected
+from headwater.sources.reading import Chunk, kind_of, open_input, read_chunks
 
 MB = 1024**2
 

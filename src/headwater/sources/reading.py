@@ -37,6 +37,9 @@ EXTENSIONS: dict[str, Kind] = {
 }
 COMPRESSED = (".gz", ".zst", ".bz2", ".lz4")
 READ = 1024 * 1024
+NOT_WRITTEN = (
+    "Nothing of this request was written. Correct the records, or create the topic with on_invalid=dead_letter."
+)
 LINGER = 0.2
 """Seconds that records of a live pipe wait for more before they are sent."""
 
@@ -336,3 +339,20 @@ def _seekable(source: IO[bytes]) -> IO[bytes]:
 
 def _unreadable(kind: str, error: Exception) -> RecordsRejected:
     return RecordsRejected(f"input is not {kind}", detail=f"{str(error).splitlines()[0].rstrip('.')}.")
+
+
+def located(error: RecordsRejected, chunk: Chunk, file: str, hint: str = NOT_WRITTEN) -> RecordsRejected:
+    """The rejection with rows named by their place in the file."""
+    rejects = [{**reject, "place": chunk.place(int(reject["row"]))} for reject in error.data.get("rejects", ())]
+    if not rejects:
+        return RecordsRejected(f"{file}: {error.message}", detail=error.detail, hint=error.hint, **error.data)
+    lines = [
+        f"{reject['place']}{', field ' + json.dumps(reject['field'], ensure_ascii=False) if reject['field'] else ''}: "
+        f"{reject['reason']}"
+        for reject in rejects
+    ]
+    more = int(error.data.get("rejected", len(rejects))) - len(rejects)
+    if more > 0:
+        lines.append(f"and {more:,} more in this request.")
+    data = {**error.data, "file": file, "rejects": rejects}
+    return RecordsRejected(f"{file}: {error.message}", detail="\n".join(lines), hint=hint, **data)
