@@ -8,9 +8,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headwater.engine import Lake
+    from headwater.engine.time_travel import TimeTravelManager
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "init", "open"]
+__all__ = ["TimeTravelManager", "__version__", "init", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    # Importing headwater must cost nothing: commands do it before they know what they need.
+    if name == "TimeTravelManager":
+        from headwater.engine.time_travel import TimeTravelManager
+
+        return TimeTravelManager
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def open(path: str | Path = ".", **settings: Any) -> Lake:

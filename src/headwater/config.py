@@ -59,8 +59,15 @@ class Settings(BaseSettings):
         description="Verify the columns that DuckDB reads, once per process and file. Spark always verifies.",
     )
 
+    record_usage: bool = Field(
+        True, description="Remember which columns queries read and filter by; recommendations are drawn from it."
+    )
+
     ingest_poll: float = Field(0.5, gt=0, description="Seconds between the ingester's looks at the log.")
     ingest_max_bytes: int = Field(512 * MB, ge=1 * MB, description="Log bytes that one commit takes at the most.")
+    sort_memory: int = Field(
+        256 * MB, ge=16 * MB, description="Bytes in which a compaction task sorts; more rows are sorted on disk."
+    )
     refresh_poll: float = Field(1, gt=0, description="Seconds between the refresher's looks at views and topics.")
     max_concurrent_refreshes: int = Field(2, ge=1, le=64, description="Views that the service refreshes at once.")
     refresh_retry: float = Field(
@@ -74,6 +81,20 @@ class Settings(BaseSettings):
     )
     lease_ttl: float = Field(30, gt=0, description="Seconds after which a dead process's lease can be taken.")
     view_history: int = Field(1000, ge=1, description="Refreshes of each view that are remembered.")
+    maintenance: bool = Field(True, description="Whether the service takes care of tables by itself.")
+    maintenance_interval: float = Field(
+        600, gt=0, description="Seconds between two looks at what tables need; the first comes soon after the start."
+    )
+    maintenance_history: int = Field(1000, ge=1, description="Steps of maintenance that are remembered of each table.")
+    orphan_age: float = Field(
+        259_200, ge=3600, description="Seconds after which a file that no snapshot refers to may be deleted."
+    )
+    view_snapshot_retention: float = Field(
+        86_400, ge=60, description="Seconds for which past states of materialized views can be read."
+    )
+    view_min_snapshots: int = Field(
+        10, ge=1, description="Past states of a materialized view that are kept however old they are."
+    )
     busy_timeout: float = Field(30, ge=0, description="Seconds to wait for a locked SQLite file.")
 
     spark_master: str = Field("local[*]", description="Spark master.")

@@ -20,7 +20,7 @@ from headwater.sql.options import render_options
 from headwater.sql.parse import parse, parse_script
 from headwater.sql.render import render_create, render_create_view
 from headwater.sql.schema_files import read_schema
-from headwater.sql.statements import CreateTopic, CreateView, Statement
+from headwater.sql.statements import AlterTopic, CreateTopic, CreateView, Statement
 from headwater.sql.view_options import view_notices
 from headwater.sql.windows import rewrite_windows
 from headwater.types import TopicDefinition
@@ -87,6 +87,11 @@ def show(statement: Statement) -> str:
             said = [f"notice: {notice}" for notice in view_notices(view.options)]
             shown = (f"CreateView(or_replace={or_replace}, if_not_exists={if_not_exists})", repr(view.query))
             return "\n".join((*shown, repr(view.options), *said, render_create_view(view)))
+        case AlterTopic(name, changes, dry_run):
+            lines = [f"AlterTopic({name}, dry_run={dry_run})", *map(str, changes)]
+            again = parse(f"ALTER TOPIC {name} {', '.join(map(str, changes))}{' DRY RUN' if dry_run else ''}")
+            assert again == statement
+            return "\n".join(lines)
         case _:
             return repr(statement)
 
@@ -119,5 +124,8 @@ def test_golden(path: Path) -> None:
 
 
 def test_there_are_golden_files() -> None:
-    expected = "create errors queries relations rows schema_files statements topics view_errors views windows"
+    expected = (
+        "alter care create errors parquet queries relations rows schema_files snapshots "
+        "statements topics view_errors views windows"
+    )
     assert {path.stem for path in FILES} == set(expected.split())

@@ -30,6 +30,8 @@ MASKS = (
     (re.compile(r"snapshot \d+"), "snapshot <id>"),
     (re.compile(r"\d+(\.\d)? (B|KB|MB)\b"), "<size>"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"), "<now>"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"), "<now>"),
+    (re.compile(r"\b\d+ bytes"), "<size>"),
 )
 
 
@@ -78,6 +80,8 @@ def run(lake: Lake, directive: str, text: str) -> str:
         shown = "\n".join(part for part in parts if part)
     for pattern, mask in MASKS:
         shown = pattern.sub(mask, shown)
+    for made in (snapshot for topic in lake.topics.all() for snapshot in topic.table.metadata.snapshots):
+        shown = shown.replace(str(made.snapshot_id), "<id>")
     return shown
 
 

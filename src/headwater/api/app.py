@@ -9,7 +9,18 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from headwater import __version__
-from headwater.api import problems, query_routes, record_routes, row_routes, service_routes, topic_routes, view_routes
+from headwater.api import (
+    care_routes,
+    parquet_routes,
+    problems,
+    query_routes,
+    record_routes,
+    row_routes,
+    service_routes,
+    snapshot_routes,
+    topic_routes,
+    view_routes,
+)
 from headwater.api.guard import Guard
 from headwater.api.state import State
 from headwater.engine import Lake
@@ -22,7 +33,9 @@ Errors are RFC 9457 problem details; `code` is stable, `hint` says what to do.
 TAGS = [
     {"name": "topics", "description": "Definitions, and commits of what waits in the log."},
     {"name": "records", "description": "Producing."},
+    {"name": "snapshots", "description": "A topic's past, tags and branches, and the way back."},
     {"name": "views", "description": "Materialized views: definitions, refreshes, rows."},
+    {"name": "care", "description": "Compaction, expiry, retention and the rest of the care of tables."},
     {"name": "queries", "description": "Reading."},
     {"name": "service", "description": "Health, metrics, version."},
 ]
@@ -54,6 +67,7 @@ def create_app(lake: Lake, host: str | None = None) -> FastAPI:
     problems.install(app)
     app.add_middleware(problems.CatchAll)
     app.add_middleware(Guard, bound=host or lake.settings.host)  # added last: outermost
-    for module in (topic_routes, record_routes, row_routes, view_routes, query_routes, service_routes):
+    topical = (care_routes, parquet_routes, topic_routes, record_routes, row_routes, snapshot_routes)
+    for module in (*topical, view_routes, query_routes, service_routes):
         app.include_router(module.router)
     return app

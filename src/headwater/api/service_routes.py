@@ -73,6 +73,10 @@ def _scraped(lake: Lake) -> bytes:
         lake.measure_views()
     except Exception as failed:  # the other metrics are wanted most when something is wrong
         log.warning("lag of views was not measured", extra={"error": str(failed)})
+    try:
+        lake.measure_tables()
+    except Exception as failed:
+        log.warning("tables were not measured", extra={"error": str(failed)})
     return lake.metrics.exposition()
 
 

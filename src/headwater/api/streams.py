@@ -7,10 +7,11 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import TimeoutError as StalledError
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from headwater.api.problems import problem, unexpected_error
 from headwater.api.spool import slices
 from headwater.errors import HeadwaterError, QueryCancelled, ResultTooLarge
 from headwater.serving.encode import to_json_lines
@@ -174,3 +175,18 @@ async def told_while(work: Callable[[Callable[[T], None]], Awaitable[object]]) -
     while (item := await told.get()) is not None:
         yield item
     await working
+
+
+async def told_lines(first: dict[str, Any], others: AsyncIterator[dict[str, Any]], what: str) -> AsyncIterator[bytes]:
+    """Work that takes long, told as NDJSON; an error after the first line becomes the last one."""
+    try:
+        yield _line(first)
+        async for line in others:
+            yield _line(line)
+    except Exception as failed:
+        told = failed if isinstance(failed, HeadwaterError) else unexpected_error(failed, what)
+        yield _line({"problem": problem(told)})
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, default=str).encode() + b"\n"

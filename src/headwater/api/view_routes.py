@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
@@ -11,11 +10,10 @@ from fastapi.responses import StreamingResponse
 
 from headwater.api.described import binary, problems, text
 from headwater.api.models import NAME, Page, Pending, QueryBody, Status
-from headwater.api.problems import problem, unexpected_error
 from headwater.api.query_routes import MAX_LIMIT, answered
 from headwater.api.records import ARROW, NDJSON
 from headwater.api.state import Shared, State
-from headwater.api.streams import told_while
+from headwater.api.streams import told_lines, told_while
 from headwater.api.view_models import (
     SALES,
     CompactedView,
@@ -32,7 +30,6 @@ from headwater.api.view_models import (
     ViewList,
 )
 from headwater.engine import Lake
-from headwater.errors import HeadwaterError
 from headwater.serving.result import Result
 from headwater.sql.statements import (
     SHOWN_REFRESHES,
@@ -148,7 +145,7 @@ async def refresh_view(shared: Shared, request: Request, view: ViewPath, body: R
         return _answer(await shared.call_slow(shared.lake.refresh_view, statement))
     lines = _refreshing(shared, statement)
     first = await anext(lines)  # an error before it is an answer of its own
-    return StreamingResponse(_told(first, lines), media_type=NDJSON)
+    return StreamingResponse(told_lines(first, lines, "refresh"), media_type=NDJSON)
 
 
 async def _refreshing(shared: State, statement: RefreshView) -> AsyncIterator[dict[str, Any]]:
@@ -164,20 +161,6 @@ async def _refreshing(shared: State, statement: RefreshView) -> AsyncIterator[di
 
 def _answer(result: Result) -> dict[str, Any]:
     return {"refreshed": result.info["refreshed"], "verified": result.info["verified"]}
-
-
-async def _told(first: dict[str, Any], others: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
-    try:
-        yield _line(first)
-        async for line in others:
-            yield _line(line)
-    except Exception as failed:
-        told = failed if isinstance(failed, HeadwaterError) else unexpected_error(failed, "refresh")
-        yield _line({"problem": problem(told)})
-
-
-def _line(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False, default=str).encode() + b"\n"
 
 
 @router.get(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, assert_never
 from urllib.parse import quote, urlsplit
 
@@ -14,19 +14,27 @@ import httpx
 from headwater import __version__
 from headwater.client.answers import ack, error_of, ingested, problem_error
 from headwater.client.bodies import NDJSON, body_of
+from headwater.client.care import RemoteCare
+from headwater.client.parquet import RemoteParquet
 from headwater.client.run import RemoteRun, query_body
+from headwater.client.snapshots import RemoteSnapshots
 from headwater.client.views import RemoteViews
 from headwater.errors import (
     Backpressure,
     HeadwaterError,
     InvalidSetting,
+    SchemaChanged,
     ServiceUnreachable,
     Unavailable,
 )
 from headwater.serving.result import Result
-from headwater.serving.topic_answers import changed_rows, described, flushed, listed
+from headwater.serving.topic_answers import altered, changed_rows, described, flushed, listed, schemas
+from headwater.sql.alter import alter_of
+from headwater.sql.care_statements import checked_steps
 from headwater.sql.schema_files import definition_to_dict
 from headwater.sql.statements import (
+    AlterTopic,
+    CareStatement,
     CreateTopic,
     CreateView,
     DescribeTopic,
@@ -34,10 +42,16 @@ from headwater.sql.statements import (
     DropTopic,
     Explain,
     FlushTopic,
+    Maintain,
+    MaintenanceStep,
+    Optimize,
+    ParquetStatement,
     Query,
     RefreshView,
     RowStatement,
+    ShowSchemas,
     ShowTopics,
+    SnapshotStatement,
     Statement,
     UpdateRows,
     ViewStatement,
@@ -71,6 +85,13 @@ class LakeLike(Protocol):
         self, name: str | None = None, progress: Callable[[Ingested], None] = lambda _: None
     ) -> list[Ingested]: ...
 
+    def take_care(
+        self,
+        statement: Maintain | Optimize,
+        progress: Callable[[dict[str, Any]], None] = lambda _: None,
+        cancel: Cancel | None = None,
+    ) -> Result: ...
+
     def close(self) -> None: ...
 
 
@@ -94,6 +115,9 @@ class RemoteLake:
             headers={"User-Agent": f"headwater/{__version__}"},
         )
         self._views = RemoteViews(self._json, self._lines)
+        self._snapshots = RemoteSnapshots(self._json)
+        self._care = RemoteCare(self._json, self._lines)
+        self._parquet = RemoteParquet(self._json)
 
     def _patience(self, read: float | None) -> httpx.Timeout:
         return httpx.Timeout(self._timeout, connect=min(CONNECT_SECONDS, self._timeout), read=read, pool=None)
@@ -113,6 +137,12 @@ class RemoteLake:
         """Run a statement value; a query's result streams."""
         if isinstance(statement, ViewStatement):
             return self._views.run(statement)
+        if isinstance(statement, SnapshotStatement):
+            return self._snapshots.run(statement)
+        if isinstance(statement, CareStatement):
+            return self._care.run(statement)
+        if isinstance(statement, ParquetStatement):
+            return self._parquet.run(statement)
         if isinstance(statement, RowStatement):
             return self._change_rows(statement)
         match statement:
@@ -129,6 +159,11 @@ class RemoteLake:
                 return listed(self.topics_summary())
             case DescribeTopic(name):
                 return described(self.describe(name))
+            case AlterTopic(name, changes, dry_run):
+                body = {"changes": [str(change) for change in changes], "dry_run": dry_run}
+                return altered(self._json("PATCH", _topic(name), slow=True, json=body))
+            case ShowSchemas(name):
+                return schemas(self._json("GET", f"{_topic(name)}/schemas")["schemas"])
             case FlushTopic(name):
                 return flushed(self.flush(name))
             case _:
@@ -148,6 +183,10 @@ class RemoteLake:
     def describe(self, name: str) -> dict[str, Any]:
         """Everything about a topic, as plain data."""
         return self._json("GET", _topic(name))
+
+    def alter_topic(self, name: str, *changes: str, dry_run: bool = False) -> Result:
+        """Make changes such as "ADD COLUMN discount DOUBLE", all of them or none: what ALTER TOPIC takes."""
+        return self.execute(alter_of(name, changes, dry_run=dry_run))
 
     def version(self) -> str:
         """The service's version; also the quickest way to see that it answers."""
@@ -183,6 +222,23 @@ class RemoteLake:
         """Refresh a view, and those below it; `progress` hears of each plan when it begins."""
         return self._views.refresh(statement, progress)
 
+    # -- care ---------------------------------------------------------------------------------------------------
+
+    def maintain(
+        self, name: str | None = None, *, only: Sequence[MaintenanceStep] = (), dry_run: bool = False
+    ) -> list[dict[str, Any]]:
+        """Take care of a topic or a view, or of all tables; each step, with its outcome and what it did."""
+        return list(self.execute(Maintain(name, checked_steps(only), dry_run)).info["steps"])
+
+    def take_care(
+        self,
+        statement: Maintain | Optimize,
+        progress: Callable[[dict[str, Any]], None] = lambda _: None,
+        cancel: Cancel | None = None,
+    ) -> Result:
+        """Run the statement; `progress` hears of each step. The work goes on when this process ends."""
+        return self._care.take_care(statement, progress)
+
     # -- records ------------------------------------------------------------------------------------------------
 
     def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source) -> Ack:
@@ -198,18 +254,20 @@ class RemoteLake:
         while True:
             try:
                 return ack(self._json("POST", f"{_topic(name)}/records", content=body.chunks(), headers=headers))
-            except (Backpressure, Unavailable) as failed:
+            except (Backpressure, SchemaChanged, Unavailable) as failed:
                 pause = self._pause(failed, source, attempt)
                 if pause is None or time.monotonic() + pause > deadline:
                     raise
             time.sleep(pause)
             attempt += 1
 
-    def _pause(self, failed: Backpressure | Unavailable, source: Source, attempt: int) -> float | None:
+    def _pause(self, failed: Backpressure | SchemaChanged | Unavailable, source: Source, attempt: int) -> float | None:
         """Seconds after which a request may be sent again; None if it must not be."""
         backoff = min(MAX_PAUSE, 0.1 * 2.0**attempt) * random.uniform(0.5, 1.0)
         if isinstance(failed, Backpressure):
             return max(float(failed.retry_after), backoff)
+        if isinstance(failed, SchemaChanged):  # nothing was stored: the records are to be read in the new columns
+            return backoff
         return backoff if source.producer is not None and self._reached else None
 
     # -- queries ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, assert_never
 
@@ -19,32 +20,41 @@ from headwater.config import LakePaths, Settings, load_settings
 from headwater.engine.handle import TopicHandle
 from headwater.engine.intake import Intake
 from headwater.engine.row_statements import RowStatements
-from headwater.engine.topic_statements import TopicStatements
+from headwater.engine.snapshots import SnapshotStatements
+from headwater.engine.topic_statements import TopicStatements, keep_promises
 from headwater.engine.view_handle import ViewHandle
 from headwater.errors import InvalidOption, LakeExists
 from headwater.observability.metrics import Metrics
 from headwater.serving.duck import Duck
 from headwater.serving.query import Cancel, Queries
 from headwater.serving.result import Result
+from headwater.serving.usage import UsageRecorder
 from headwater.spark.session import PRELOAD, SparkEngine, SparkSettings, SparkState, start
+from headwater.sql.alter import alter_of
+from headwater.sql.care_statements import checked_steps
 from headwater.sql.parse import parse, parse_script
 from headwater.sql.statements import (
+    CareStatement,
     CreateTopic,
     CreateView,
     DeleteRows,
-    DescribeTopic,
-    DropTopic,
     Explain,
-    FlushTopic,
+    Maintain,
+    MaintenanceStep,
+    Optimize,
+    ParquetStatement,
     Query,
     RefreshView,
-    ShowTopics,
+    SnapshotStatement,
     Statement,
+    TopicStatement,
     UpdateRows,
     ViewStatement,
 )
 from headwater.sql.view_definition import checked_view
+from headwater.state.usage import UsageStore
 from headwater.storage.scan import ManifestCache
+from headwater.topics.evolution import Evolver
 from headwater.topics.ingest import Ingested, Ingester
 from headwater.topics.ingest_loop import IngestLoop
 from headwater.topics.log_sqlite import SqliteLog
@@ -55,12 +65,18 @@ from headwater.types import TOPICS, TopicDefinition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headwater.engine.care import Care
+    from headwater.engine.parquet import ParquetStatements
     from headwater.engine.view_room import ViewRoom
+    from headwater.sources.files import FileFormat
 
 CONFIG_TEXT = """\
 # Settings of this lake; docs/reference/settings.md lists them all.
 # HEADWATER_* variables override them.
 """
+
+USAGE_WAIT = 2.0
+"""Seconds that closing a lake waits at the most to write what its queries used."""
 
 
 class Lake:
@@ -84,8 +100,17 @@ class Lake:
             max_tail_bytes=settings.max_tail_bytes,
             producer_horizon=settings.producer_horizon,
         )
+        self.views = Views(self._tables)
+        manifests = ManifestCache()
+        evolver = Evolver(
+            self.topics, self.views, self.log, manifests, self._matches_any, partial(keep_promises, self.topics)
+        )
         producer = Producer(
-            self.topics, self.log, max_rejects=settings.max_reported_rejects, max_body_bytes=settings.max_body_bytes
+            self.topics,
+            self.log,
+            max_rejects=settings.max_reported_rejects,
+            max_body_bytes=settings.max_body_bytes,
+            evolve=evolver.run,
         )
         self._ingester = Ingester(
             self.topics,
@@ -98,12 +123,13 @@ class Lake:
         self._intake = Intake(
             self.topics, self.log, producer, self._ingester, self.metrics, auto_flush=settings.auto_flush
         )
-        self.views = Views(self._tables)
         self._opened_views: ViewRoom | None = None
-        self._topic_statements = TopicStatements(self.topics, self.views, self.log, self._intake)
-        manifests = ManifestCache()
+        self._opened_care: Care | None = None
+        self._opened_parquet: ParquetStatements | None = None
+        self._topic_statements = TopicStatements(self.topics, self.views, self.log, self._intake, evolver)
         rewriter = Rewriter(self.topics, manifests, self.flush, lambda: self.spark)
         self._row_statements = RowStatements(self.topics, self.log, manifests, rewriter)
+        self.usage = UsageRecorder(UsageStore(paths.state, min(settings.busy_timeout, USAGE_WAIT)))
         self._queries = Queries(
             self.topics,
             self.views,
@@ -117,6 +143,17 @@ class Lake:
             before_read=self._before_read,
             fresh_frame=lambda session, name: self.view_room.fresh(session, name),
             unseen=lambda name: self.view_room.unseen(name),
+            used=self.usage.record if settings.record_usage else lambda _: None,
+        )
+
+        self._snapshot_statements = SnapshotStatements(
+            self.topics,
+            self.views,
+            self.log,
+            manifests,
+            query=self._queries.run,
+            view_room=lambda: self.view_room,
+            on_commit=self._committed,
         )
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -151,12 +188,15 @@ class Lake:
         with ExitStack() as parts:  # the last one first; each of them, whatever another raises
             parts.callback(self._tables.close)
             parts.callback(self.log.close)
+            if self._opened_care is not None:
+                parts.callback(self._opened_care.close)
             if self._opened_views is not None:
                 parts.callback(self._opened_views.close)
             if self._opened_duck is not None:
                 parts.callback(self._opened_duck.close)
             parts.callback(self._spark.stop)
             parts.callback(self._background.close)
+            parts.callback(self.usage.close)
 
     def __enter__(self) -> Self:
         return self
@@ -185,10 +225,16 @@ class Lake:
         self._background.callback(self._loop.stop)
 
     def start_background(self) -> None:
-        """Ingest, and keep views fresh, until the lake is closed: what `headwater serve` does."""
+        """Ingest, keep views fresh and tables tidy, until the lake is closed: what `headwater serve` does."""
         self.start_ingest()
         self.view_room.refreshing.start()
         self._background.callback(self.view_room.refreshing.stop)
+        if self.settings.maintenance:
+            from headwater.engine.care_loop import CareLoop
+
+            loop = CareLoop(self.care, interval=self.settings.maintenance_interval)
+            loop.start()
+            self._background.callback(loop.stop)
 
     def _before_read(self, views: Sequence[View]) -> None:
         """A query is about to read these views: those that are refreshed on query are, if they are too stale."""
@@ -257,6 +303,28 @@ class Lake:
                 )
             return self._opened_views
 
+    @property
+    def parquet(self) -> ParquetStatements:
+        """What answers statements about a topic's files, opened on first use."""
+        from headwater.engine.parquet import ParquetStatements
+
+        with self._lock:
+            if self._opened_parquet is None:
+                self._opened_parquet = ParquetStatements(self.topics, self.usage, self._topic_statements.run)
+            return self._opened_parquet
+
+    @property
+    def care(self) -> Care:
+        """What takes care of tables, opened on first use."""
+        from headwater.engine.care import Care
+
+        with self._lock:
+            if self._opened_care is None:
+                self._opened_care = Care(
+                    self.paths, self.settings, self.topics, self.views, lambda: self.spark, self.metrics
+                )
+            return self._opened_care
+
     # -- statements ---------------------------------------------------------------------------------------------
 
     def sql(self, text: str, **options: Any) -> Result:
@@ -277,17 +345,30 @@ class Lake:
         """Run a statement value: the one path that every surface takes."""
         if isinstance(statement, ViewStatement):
             return self.view_room.statements.run(statement)
+        if isinstance(statement, SnapshotStatement):
+            return self._snapshot_statements.run(statement)
+        if isinstance(statement, TopicStatement):
+            return self._topic_statements.run(statement)
+        if isinstance(statement, CareStatement):
+            return self.care.run(statement, cancel)
+        if isinstance(statement, ParquetStatement):
+            return self.parquet.run(statement)
         match statement:
             case Query():
+                self._note_long_read(statement)
                 return self._queries.run(statement, cancel)
             case Explain(query, analyze):
+                self._note_long_read(query)
                 return self._queries.explain(query, analyze=analyze, cancel=cancel)
-            case CreateTopic() | DropTopic() | ShowTopics() | DescribeTopic() | FlushTopic():
-                return self._topic_statements.run(statement)
             case DeleteRows() | UpdateRows():
                 return self._row_statements.run(statement, cancel)
             case _:
                 assert_never(statement)
+
+    def _note_long_read(self, query: Query) -> None:
+        """Files that maintenance has to delete wait for as long as queries usually may run, or as is said here."""
+        if query.timeout is not None and query.timeout > self.settings.query_timeout:
+            self.care.note_read(query.timeout)
 
     # -- topics -------------------------------------------------------------------------------------------------
 
@@ -300,9 +381,34 @@ class Lake:
         self.execute(CreateTopic(definition, if_not_exists))
         return self.topic(definition.name)
 
+    def alter_topic(self, name: str, *changes: str, dry_run: bool = False) -> Result:
+        """Make changes such as "ADD COLUMN discount DOUBLE", all of them or none: what ALTER TOPIC takes."""
+        return self.execute(alter_of(name, changes, dry_run=dry_run))
+
+    def _matches_any(self, name: str, condition: str) -> bool:
+        """Whether a committed row of the topic matches."""
+        text = f"SELECT 1 FROM topics.`{name}` WHERE {condition} LIMIT 1"  # noqa: S608
+        return bool(self._queries.run(Query(text, tail=False)).arrow().num_rows)
+
     def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source, *, wait: bool = True) -> Ack:
         """Store one request. In process, a full log is committed to the table first (setting auto_flush)."""
         return self._intake.append(name, blocks, format, source, wait=wait)
+
+    def convert(
+        self,
+        name: str,
+        paths: str | Path | Iterable[str | Path],
+        *,
+        format: FileFormat | None = None,
+        dry_run: bool = False,
+        progress: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    ) -> list[dict[str, Any]]:
+        """Bring existing files, or those of folders, into a topic; what became of each. Each is stored whole or not at
+        all, and only once; with `dry_run` they are only checked."""
+        from headwater.engine.parquet import convert
+
+        files = [paths] if isinstance(paths, str | Path) else paths
+        return convert(self, name, files, format, dry_run=dry_run, progress=progress)
 
     def flush(self, name: str | None = None, progress: Callable[[Ingested], None] = lambda _: None) -> list[Ingested]:
         """Commit what waits in the log now."""
@@ -326,6 +432,27 @@ class Lake:
     ) -> Result:
         """Refresh a view, and those below it; `progress` hears of each plan before it is run."""
         return self.view_room.statements.refresh(statement, progress)
+
+    # -- care ---------------------------------------------------------------------------------------------------
+
+    def maintain(
+        self, name: str | None = None, *, only: Sequence[MaintenanceStep] = (), dry_run: bool = False
+    ) -> list[dict[str, Any]]:
+        """Take care of a topic or a view, or of all tables; each step, with its outcome and what it did."""
+        return list(self.execute(Maintain(name, checked_steps(only), dry_run)).info["steps"])
+
+    def take_care(
+        self,
+        statement: Maintain | Optimize,
+        progress: Callable[[dict[str, Any]], None] = lambda _: None,
+        cancel: Cancel | None = None,
+    ) -> Result:
+        """Run the statement; `progress` hears of each step when it begins and while it goes on."""
+        return self.care.run(statement, cancel, progress)
+
+    def measure_tables(self) -> None:
+        """Bring the metrics of what tables look like up to date, from metadata alone."""
+        self.care.measure()
 
     def measure_views(self) -> None:
         """Bring the metrics of how far views are behind up to date, from metadata alone."""

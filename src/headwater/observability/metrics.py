@@ -77,6 +77,37 @@ class Metrics:
             "headwater_view_lag_seconds", "Age of the oldest of those rows.", ["view", "source"], registry=registry
         )
 
+        self.maintenance_steps = Counter(
+            "headwater_maintenance_steps",
+            "Steps of maintenance by outcome; those that found nothing to do are not counted.",
+            ["step", "outcome"],
+            registry=registry,
+        )
+        self.maintenance_seconds = Histogram(
+            "headwater_maintenance_seconds",
+            "Steps of maintenance that were done, from plan to end.",
+            ["step"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.maintenance_files = Counter(
+            "headwater_maintenance_files",
+            "Files that steps of maintenance rewrote, removed or deleted.",
+            ["step"],
+            registry=registry,
+        )
+        self.maintenance_bytes = Counter(
+            "headwater_maintenance_bytes", "Bytes of those files.", ["step"], registry=registry
+        )
+        self.small_files = Gauge(
+            "headwater_small_files", "Data files of less than half of their target size.", ["topic"], registry=registry
+        )
+        self.pending_deletion_bytes = Gauge(
+            "headwater_pending_deletion_bytes",
+            "Bytes of files that wait to be deleted because a read may still use them.",
+            registry=registry,
+        )
+
     def exposition(self) -> bytes:
         """The text that Prometheus scrapes."""
         return generate_latest(self.registry)

@@ -18,6 +18,7 @@ from headwater.errors import QueryCancelled, QueryFailed, TopicNotFound
 from headwater.observability.metrics import Metrics
 from headwater.serving.agreement import CHECK, Agreed, Mistake, Unproven, agree, scan_needs
 from headwater.serving.duck import Duck
+from headwater.serving.duck_files import unreadable
 from headwater.serving.fresh import UnseenRows
 from headwater.serving.metadata_answers import Wanted, answer, known, wanted
 from headwater.serving.moment import Moment, is_there
@@ -66,6 +67,10 @@ class Cancel:
         if asked:
             running.cancel()
 
+    @property
+    def asked(self) -> bool:
+        return self._asked
+
     def check(self) -> None:
         if self._asked:
             raise QueryCancelled("query was cancelled")
@@ -76,7 +81,7 @@ class Queries:
 
     `before_read` is told, once per query and before anything is read, which views the query reads as they are now.
     `fresh_frame` gives a view's rows as they would be if it were refreshed now, as Spark's; `unseen` what they would be
-    more than those stored, where that is simple enough for DuckDB.
+    more than those stored, where that is simple enough for DuckDB. `used` hears what a query that runs needs.
     """
 
     def __init__(
@@ -94,12 +99,14 @@ class Queries:
         before_read: Callable[[Sequence[View]], None] | None = None,
         fresh_frame: FreshFrame | None = None,
         unseen: Callable[[str], UnseenRows | None] = lambda _: None,
+        used: Callable[[Sequence[Scan]], None] = lambda _: None,
     ) -> None:
         self._topics = topics
         self._views = views
         self._before_read = before_read
         self._fresh_frame = fresh_frame
         self._unseen = unseen
+        self._used = used
         self._log = log
         self._duck = duck
         self._spark = spark
@@ -127,6 +134,8 @@ class Queries:
         verdict = self._verdict(query, named.text, moment, cancel)
         needs = verdict.tables if isinstance(verdict, Agreed) else scan_needs(named.text, moment)
         scans = tuple(moment.scan(name, need) for name, need in needs.items())
+        if isinstance(verdict, Agreed) and (why := _unreadable(scans)) is not None:
+            verdict = Unproven(why)
         asks = _asked_of_metadata(named.text, scans) if isinstance(verdict, Agreed) else None
         answerable = asks is not None and known(asks, scans[0].files.files, scans[0].schema)
         to_read = sum(scan.bytes for scan in scans)
@@ -221,6 +230,7 @@ class Queries:
         cancel = cancel or Cancel()
         plan, moment = self._plan(query, cancel)
         cancel.check()
+        self._used(plan.scans)
         plan, running = self._start(plan, moment, query, cancel)
         return Result(
             running.schema,
@@ -296,9 +306,14 @@ def _judged(query: Query, text: str, verdict: Agreed | Mistake | Unproven) -> Ag
     raise error if start is None or end is None or moved else located(error, query.text, start, end)
 
 
+def _unreadable(scans: Sequence[Scan]) -> str | None:
+    """Why DuckDB cannot read one of the scans; None if it can read all of them."""
+    return next((why for scan in scans if (why := unreadable(scan)) is not None), None)
+
+
 def _asked_of_metadata(text: str, scans: Sequence[Scan]) -> tuple[Wanted, ...] | None:
     """What a query asks of the metadata of the one topic that it reads, if that is all it asks."""
-    if len(scans) != 1 or not isinstance(scans[0].of, Topic):
+    if len(scans) != 1 or not isinstance(scans[0].of, Topic) or scans[0].changed is not None:
         return None
     return wanted(text, scans[0].schema)
 

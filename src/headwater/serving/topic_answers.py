@@ -45,6 +45,29 @@ CHANGED = pa.schema(
 )
 
 
+ALTERED = pa.schema({"topic": pa.string(), "change": pa.string(), "effect": pa.string()})
+SCHEMAS = pa.schema(
+    {
+        "schema": pa.int64(),
+        "current": pa.bool_(),
+        "since": pa.string(),
+        "snapshot": pa.int64(),
+        "columns": pa.string(),
+        "changes": pa.list_(pa.string()),
+    }
+)
+
+
+def altered(done: Mapping[str, Any]) -> Result:
+    """What ALTER TOPIC answers, from what it did: a row for each change."""
+    return Result.of_rows(ALTERED, done["changes"], info=done, notices=done["notices"])
+
+
+def schemas(found: Sequence[Mapping[str, Any]]) -> Result:
+    """What SHOW SCHEMAS answers."""
+    return Result.of_rows(SCHEMAS, found)
+
+
 def changed_rows(done: Mapping[str, Any]) -> Result:
     """What DELETE and UPDATE answer."""
     return Result.of_rows(CHANGED, [done])

@@ -8,11 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from headwater.errors import HeadwaterError, InvalidStatement, StatementNotAllowed
+from headwater.sql.alter import read_alter, read_show_schemas
+from headwater.sql.care_statements import read_maintain, read_optimize, read_show_maintenance
 from headwater.sql.create import read_create
 from headwater.sql.cursor import Cursor, closest
+from headwater.sql.parquet_statements import read_recommend, read_show_parquet
 from headwater.sql.query_text import QUERY_WORDS, at_query, read_query
 from headwater.sql.refusals import INSTEAD, OBJECTS, STATEMENTS, VIEW_INSTEAD
 from headwater.sql.row_statements import read_delete, read_update
+from headwater.sql.snapshot_statements import (
+    read_cherry_pick,
+    read_create_branch,
+    read_create_tag,
+    read_diff,
+    read_drop_branch,
+    read_drop_tag,
+    read_rollback,
+    read_show_branches,
+    read_show_snapshots,
+    read_show_tags,
+)
 from headwater.sql.statements import DescribeTopic, DropTopic, Explain, FlushTopic, ShowTopics, Statement
 from headwater.sql.tokens import Token, tokenise
 from headwater.sql.view_statements import (
@@ -31,7 +46,8 @@ from headwater.sql.view_statements import (
 
 STATEMENT_WORDS = (
     *("CREATE", "DROP", "ALTER", "SHOW", "DESCRIBE", "DESC", "FLUSH", "REFRESH", "VERIFY", "COMPACT"),
-    *("DELETE", "UPDATE", "EXPLAIN"),
+    *("OPTIMIZE", "MAINTAIN", "RECOMMEND"),
+    *("DELETE", "UPDATE", "ROLLBACK", "CHERRY", "DIFF", "EXPLAIN"),
 )
 _SPARK_EXPLAIN = ("EXTENDED", "FORMATTED", "CODEGEN", "COST", "LOGICAL")
 
@@ -90,6 +106,10 @@ def _statement(cursor: Cursor) -> Statement:
             cursor.advance()
             cursor.context = "UPDATE"
             return read_update(cursor)
+        case "OPTIMIZE" | "MAINTAIN":
+            cursor.advance()
+            cursor.context = word
+            return read_optimize(cursor) if word == "OPTIMIZE" else read_maintain(cursor)
         case _ if word in _READERS:
             cursor.advance()
             return _behind(cursor, word)
@@ -145,6 +165,10 @@ def _refused_object(cursor: Cursor, verb: str) -> HeadwaterError:
 
 
 def _create_or_replace(cursor: Cursor) -> Statement:
+    for word, read in (("TAG", read_create_tag), ("BRANCH", read_create_branch)):
+        if cursor.accept(word):
+            cursor.context = f"CREATE OR REPLACE {word}"
+            return read(cursor, or_replace=True)
     if cursor.at("TOPIC"):
         raise cursor.unexpected("MATERIALIZED VIEW", hint="Use CREATE TOPIC IF NOT EXISTS, or DROP TOPIC first.")
     if not cursor.at("MATERIALIZED"):
@@ -207,14 +231,39 @@ def _explain(cursor: Cursor) -> Statement:
 
 
 _READERS: Mapping[str, Mapping[str, Callable[[Cursor], Statement]]] = {
-    "CREATE": {"TOPIC": read_create, "MATERIALIZED VIEW": read_create_view, "OR REPLACE": _create_or_replace},
-    "DROP": {"TOPIC": _drop, "MATERIALIZED VIEW": read_drop_view},
-    "ALTER": {"MATERIALIZED VIEW": read_alter_view},
-    "SHOW": {"TOPICS": _show, "MATERIALIZED VIEWS": read_show_views, "REFRESHES": read_show_refreshes},
+    "CREATE": {
+        "TOPIC": read_create,
+        "MATERIALIZED VIEW": read_create_view,
+        "TAG": read_create_tag,
+        "BRANCH": read_create_branch,
+        "OR REPLACE": _create_or_replace,
+    },
+    "DROP": {
+        "TOPIC": _drop,
+        "MATERIALIZED VIEW": read_drop_view,
+        "TAG": read_drop_tag,
+        "BRANCH": read_drop_branch,
+    },
+    "ALTER": {"TOPIC": read_alter, "MATERIALIZED VIEW": read_alter_view},
+    "SHOW": {
+        "TOPICS": _show,
+        "MATERIALIZED VIEWS": read_show_views,
+        "REFRESHES": read_show_refreshes,
+        "MAINTENANCE": read_show_maintenance,
+        "SCHEMAS OF": read_show_schemas,
+        "PARQUET": read_show_parquet,
+        "SNAPSHOTS OF": read_show_snapshots,
+        "TAGS OF": read_show_tags,
+        "BRANCHES OF": read_show_branches,
+    },
     "DESCRIBE": {"TOPIC": _describe, "MATERIALIZED VIEW": read_describe_view},
     "REFRESH": {"MATERIALIZED VIEW": read_refresh},
     "VERIFY": {"MATERIALIZED VIEW": read_verify},
     "COMPACT": {"MATERIALIZED VIEW": read_compact},
     "DELETE": {"FROM": read_delete},
+    "ROLLBACK": {"TOPIC": read_rollback},
+    "CHERRY": {"PICK VERSION": read_cherry_pick},
+    "DIFF": {"TOPIC": read_diff},
+    "RECOMMEND": {"FOR": read_recommend},
 }
 """What reads the rest of a statement, by its verb and the words behind it."""

@@ -40,15 +40,13 @@ STATEMENTS: Mapping[str, str | None] = {
     "CLEAR": _NO_SESSION,
     "START": _NO_SESSION,
     "COMMIT": _NO_SESSION,
-    "ROLLBACK": _NO_SESSION,
     "LOCK": _NO_SESSION,
     "UNLOCK": _NO_SESSION,
     "EXPORT": "Use a query, and `headwater query --arrow FILE` or --csv.",
     "GRANT": None,
     "REVOKE": None,
     "ANALYZE": "Statistics are written with the files. Use EXPLAIN ANALYZE to measure a query.",
-    "OPTIMIZE": None,
-    "VACUUM": None,
+    "VACUUM": "Use MAINTAIN, which also removes old snapshots and orphaned files.",
     "MSCK": None,
     "REPAIR": None,
 }
@@ -89,13 +87,17 @@ OBJECTS: tuple[str, ...] = (
 INSTEAD: Mapping[str, str] = {
     "CREATE": "Use CREATE TOPIC name (columns), or CREATE MATERIALIZED VIEW name AS query.",
     "DROP": "Use DROP TOPIC name, or DROP MATERIALIZED VIEW name.",
-    "ALTER": "Use ALTER MATERIALIZED VIEW name SET (option = value); a topic is dropped and made anew.",
-    "SHOW": "Use SHOW TOPICS, SHOW MATERIALIZED VIEWS or SHOW REFRESHES.",
+    "ALTER": "Use ALTER TOPIC name ADD COLUMN ..., or ALTER MATERIALIZED VIEW name SET (option = value).",
+    "SHOW": "Use SHOW TOPICS, SHOW MATERIALIZED VIEWS, SHOW REFRESHES or SHOW MAINTENANCE.",
     "DESCRIBE": "Use DESCRIBE TOPIC name, or DESCRIBE MATERIALIZED VIEW name.",
     "REFRESH": "Use REFRESH MATERIALIZED VIEW name; topics are always fresh, and FLUSH commits what waits in the log.",
     "VERIFY": "Use VERIFY MATERIALIZED VIEW name.",
     "COMPACT": "Use COMPACT MATERIALIZED VIEW name.",
     "DELETE": "Use DELETE FROM topic WHERE condition.",
+    "ROLLBACK": "Use ROLLBACK TOPIC name TO VERSION id; statements stand for themselves, and are not undone by it.",
+    "CHERRY": "Use CHERRY PICK VERSION id INTO topic.",
+    "DIFF": "Use DIFF TOPIC name BETWEEN id AND id.",
+    "RECOMMEND": "Use RECOMMEND FOR topic.",
 }
 """The statements of Headwater that start with the same word."""
 

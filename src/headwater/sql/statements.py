@@ -6,12 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from headwater.sql.alter_changes import Origin, TopicChange
+from headwater.sql.moments import NEWEST, AsOf
 from headwater.types import TopicDefinition, ViewDefinition
 
 Engine = Literal["auto", "duckdb", "spark"]
 
 SHOWN_REFRESHES = 20
 """How many refreshes are shown unless the statement says it."""
+
+SHOWN_STEPS = 50
+"""How many steps of maintenance are shown unless the statement says it."""
+
+MaintenanceStep = Literal["retention", "compact", "expire", "manifests", "deletions", "orphans"]
+"""What the care of a table consists of, in the order in which it is done."""
+
+SHOWN_SNAPSHOTS = 100
+"""How many snapshots are shown unless the statement says it."""
+
+RefKind = Literal["tag", "branch"]
+
+SAMPLED_ROWS = 100_000
+"""Rows on which recommendations are tried unless the statement says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +49,23 @@ class ShowTopics:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTopic:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTopic:
+    """Make the changes in their order, all of them or none; with `dry_run` only say what they would do."""
+
+    name: str
+    changes: tuple[TopicChange, ...]
+    dry_run: bool = False
+    origins: tuple[Origin, ...] = field(default=(), repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ShowSchemas:
+    """The columns that a topic has had, from the first to those it has now."""
+
     name: str
 
 
@@ -160,7 +193,125 @@ class UpdateRows:
     condition: str | None
 
 
-TopicStatement = CreateTopic | DropTopic | ShowTopics | DescribeTopic | FlushTopic
+@dataclass(frozen=True, slots=True)
+class ShowSnapshots:
+    """The latest snapshots of a topic or a view, newest first; `kind` is what the name is known to be."""
+
+    name: str
+    limit: int = SHOWN_SNAPSHOTS
+    kind: Literal["topic", "view", "any"] = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class ShowRefs:
+    """The tags or branches of a topic; both when `kind` is None."""
+
+    topic: str
+    kind: RefKind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRef:
+    """Name a snapshot of a topic; `retain` seconds after which the name may go, for ever when it is None."""
+
+    kind: RefKind
+    name: str
+    topic: str
+    at: AsOf = NEWEST
+    retain: float | None = None
+    or_replace: bool = False
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropRef:
+    kind: RefKind
+    name: str
+    topic: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackTopic:
+    """Make a topic what it was, if its snapshot is still `base` where that is said; `dry_run` tells what would be."""
+
+    topic: str
+    to: AsOf
+    base: int | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CherryPick:
+    """Apply to a topic what a snapshot did that is not part of it any more."""
+
+    topic: str
+    version: int
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DiffTopic:
+    """How a topic at `end` differs from itself at `start`, in numbers."""
+
+    topic: str
+    start: AsOf
+    end: AsOf
+
+
+@dataclass(frozen=True, slots=True)
+class Optimize:
+    """Pack and sort a topic's files where that pays; all of them if `full`. `dry_run` only says what would be done."""
+
+    topic: str
+    full: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Maintain:
+    """Take care of a topic or a view, or of all tables; every step when `only` is empty."""
+
+    name: str | None = None
+    only: tuple[MaintenanceStep, ...] = ()
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowMaintenance:
+    """The latest steps of maintenance, those that run included, newest first; of all tables when `name` is None."""
+
+    name: str | None = None
+    limit: int = SHOWN_STEPS
+
+
+@dataclass(frozen=True, slots=True)
+class ShowParquetStats:
+    """What a topic's files are made of, column by column; `distinct` false leaves out how many values there are."""
+
+    topic: str
+    distinct: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ShowParquetSchema:
+    """The Parquet columns of a topic's newest file, and how other files differ."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recommend:
+    """What would store a topic in less space or read it quicker, tried on a sample; `apply` alters the topic so."""
+
+    topic: str
+    apply: bool = False
+    sample_rows: int = SAMPLED_ROWS
+
+
+ParquetStatement = ShowParquetStats | ShowParquetSchema | Recommend
+CareStatement = Optimize | Maintain | ShowMaintenance
+TopicStatement = CreateTopic | DropTopic | ShowTopics | DescribeTopic | AlterTopic | ShowSchemas | FlushTopic
 RowStatement = DeleteRows | UpdateRows
 ViewStatement = (
     CreateView
@@ -175,4 +326,14 @@ ViewStatement = (
     | ShowRefreshes
     | CompactView
 )
-Statement = Query | Explain | TopicStatement | RowStatement | ViewStatement
+SnapshotStatement = ShowSnapshots | ShowRefs | CreateRef | DropRef | RollbackTopic | CherryPick | DiffTopic
+Statement = (
+    Query
+    | Explain
+    | TopicStatement
+    | RowStatement
+    | ViewStatement
+    | SnapshotStatement
+    | CareStatement
+    | ParquetStatement
+)
