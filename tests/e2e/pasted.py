@@ -21,9 +21,10 @@ WIDE = 140
 FENCE = re.compile(r"^```(bash|python|text)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 MARK = re.compile(r"^@@ (\d+)\n", re.MULTILINE)
 FAILED = re.compile(r"\n?^@@ failed$\n?", re.MULTILINE)
-MEASURED = ("seconds", "bytes", "bytes_before", "bytes_after")
+MEASURED = ("seconds", "bytes", "bytes_before", "bytes_after", "compressed", "ratio", "share")
 SAME = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\.\d+(Z|\+00:00)?"), "<time>"),
+    (re.compile(r"(of|older than) \d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), r"\1 <time>"),
     (re.compile(r"\b\d{15,}\b"), "<id>"),
     (re.compile(r"\b[0-9A-HJKMNP-TV-Z]{26}\b"), "<ulid>"),
     (re.compile(r"[\d,.]+ (bytes|B|KB|MB|ms|s|rows/s)(?![a-z])"), "<amount>"),
@@ -140,5 +141,6 @@ def _without_measures(lines: list[str]) -> Iterator[str]:
         elif len(cells) != len(heads) and "┼" not in line:
             heads = []
         if len(cells) == len(heads):
-            line = " │ ".join("" if head in MEASURED else cell for cell, head in zip(cells, heads, strict=True))
+            columns = zip(cells, heads, strict=True)
+            line = " │ ".join("" if head in MEASURED and cell != head else cell for cell, head in columns)
         yield line

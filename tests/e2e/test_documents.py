@@ -42,6 +42,8 @@ def test_the_readme_tour(tmp_path: Path) -> None:
     assert '"rows":1' in shown.replace(" ", "")
     assert "skipped by partition values" in shown
     assert "refresh spent: append the delta" in shown
+    assert "updated_to" in shown
+    assert 'rolled back topic "orders"' in shown
     assert "ada " not in shown.rsplit("customer │ orders", 1)[-1]  # whose rows were deleted
     assert "order_id: [[1" in shown or "order_id: int64" in shown  # PyIceberg prints the table
 
@@ -52,7 +54,18 @@ def test_the_tutorial(tmp_path: Path) -> None:
     assert ".parquet" in shown
 
 
-@pytest.mark.parametrize("page", ["guides/views.md", "guides/tuning-views.md", "tutorial/first-view.md"])
+PAGES = (
+    "guides/views.md",
+    "guides/tuning-views.md",
+    "guides/storage.md",
+    "guides/evolution.md",
+    "guides/time-travel.md",
+    "guides/maintenance.md",
+    "tutorial/first-view.md",
+)
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_shows_is_what_its_commands_print(page: str, tmp_path: Path) -> None:
     document = ROOT / "docs" / page
     text = document.read_text()
@@ -75,6 +88,15 @@ def test_the_demo(tmp_path: Path) -> None:
     assert "stopped cleanly" in done.stdout
 
 
+def test_the_example_of_time_travel(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "time_travel.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "deleted      plum 0.80" in done.stdout
+    assert "offsets that leave the topic: [3, 4)" in done.stdout
+    assert "now: apple, fig, pear, plum; and the import can still be read: 3 rows" in done.stdout
+
+
 def test_the_example_of_views(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "views.py")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
@@ -82,3 +104,13 @@ def test_the_example_of_views(tmp_path: Path) -> None:
     assert "hourly: keys" in done.stdout
     assert "daily is what its query gives" in done.stdout
     assert "248 orders are left" in done.stdout
+
+
+def test_the_example_of_care(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "care.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "retention: done, all rows of 1 file" in done.stdout
+    assert "compact: done" in done.stdout
+    assert "1 of 2 files are read" in done.stdout
+    assert "3000 rows are left, and the view is what its query gives" in done.stdout
