@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headwater.errors import InvalidSetting
 from headwater.spark.scratch import Claim, claim
+from headwater.spark.slots import slots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +61,7 @@ def _process_conf(settings: SparkSettings, jars: Sequence[Path]) -> dict[str, st
     class_path = ":".join(_checked(jar, ":") for jar in jars)
     return {
         "spark.app.name": "headwater",
-        "spark.master": settings.master,
+        **slots(settings.master),
         "spark.driver.memory": settings.driver_memory,
         # Not spark.jars: JDBC connections after the first one do not find classes loaded from there.
         "spark.driver.extraClassPath": class_path,

@@ -37,7 +37,7 @@ _FLOATS = (FloatType, DoubleType)
 
 BATCH_ROWS = 64 * 1024
 BATCH_BYTES = 16 * 1024**2
-NICE = 19
+NICE = 10
 """How far the threads that rewrite step back behind those that ingest and answer."""
 LEAST = 4
 """A thread that shares in a sort writes at least one part in so many of the target size."""

@@ -53,11 +53,11 @@ class RetentionPlan:
     def reason(self) -> str:
         if self.empty:
             return "no file is too old, and the table is not too large"
-        parts = (
-            [f"all rows of {len(self.old)} files are older than {self.cutoff:%Y-%m-%d %H:%M:%S}"] if self.old else []
-        )
+        parts = []
+        if self.old:
+            parts.append(f"all rows of {_files(self.old)} are older than {self.cutoff:%Y-%m-%d %H:%M:%S}")
         if self.beyond_size:
-            parts.append(f"{len(self.beyond_size)} files are beyond retention_size")
+            parts.append(f"the oldest {_files(self.beyond_size)} to get below retention_size")
         return " and ".join(parts)
 
     def describe(self) -> dict[str, Any]:
@@ -68,6 +68,10 @@ class RetentionPlan:
             "files_kept": self.total - len(self.files),
             "files_partly_old": self.straddling,
         }
+
+
+def _files(files: Sequence[DataFile]) -> str:
+    return "1 file" if len(files) == 1 else f"{len(files)} files"
 
 
 def plan_retention(topic: Topic, cache: ManifestCache, now: float) -> RetentionPlan:
