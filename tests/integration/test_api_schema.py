@@ -96,7 +96,10 @@ OPERATIONS = [
     "metrics",
     "version",
 ]
-STARTS_SPARK = ["flush_topic", "flush", "create_view", "explain_view", "delete_rows", "update_rows"]
+STARTS_SPARK = [
+    *("flush_topic", "flush", "create_view", "explain_view", "delete_rows", "update_rows"),
+    *("maintain", "maintain_topic", "compact_topic"),
+]
 """Of the operations on views, these make one; the others find none, and say so. Rows are changed by Spark."""
 WITHOUT_INPUT = ["list_topics", "list_views", "list_queries", "health", "ready", "metrics", "version"]
 """Nothing can be wrong in a request to these."""
