@@ -21,7 +21,7 @@ S_COMPACTION = "headwater.compaction"
 S_SECONDS = "headwater.compaction-seconds"
 S_GROUPS = "headwater.compaction-groups"
 
-BYTES_PER_SECOND: Mapping[Kind, float] = {"pack": 30e6, "sort": 20e6, "zorder": 15e6, "full": 20e6}
+BYTES_PER_SECOND: Mapping[Kind, float] = {"pack": 18e6, "sort": 14e6, "zorder": 12e6, "full": 14e6}
 """Bytes of source files that two cores rewrite in a second, where the table has no earlier compaction to go by."""
 OVERHEAD = 0.5
 """Seconds that a compaction takes however little there is to do."""
