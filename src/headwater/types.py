@@ -28,6 +28,11 @@ TOPICS = "topics"
 VIEWS = "views"
 """The Iceberg namespace in which materialized views live."""
 
+RESERVED_REF = "headwater-"
+"""How the names of tags begin that are Headwater's own."""
+VIEW_TAG = f"{RESERVED_REF}view-"
+"""How the tags begin that keep the snapshots which views stand for; the view's name follows."""
+
 
 def checked_name(name: str, kind: str) -> str:
     """`name`, if it may become an identifier and a path segment; otherwise InvalidName."""

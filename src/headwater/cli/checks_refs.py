@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import StaticTable, Table
@@ -11,8 +12,7 @@ from headwater.catalog.views import P_POSITION, Position
 from headwater.cli.checks import Check, Repair
 from headwater.cli.screen import counted
 from headwater.storage.commit import tag
-from headwater.storage.maintenance.expire import VIEW_TAG
-from headwater.types import VIEWS, TableName
+from headwater.types import VIEW_TAG, VIEWS, TableName
 
 Load = Callable[[TableName], Table]
 
@@ -41,12 +41,12 @@ def _stale(name: TableName, table: StaticTable, tables: Mapping[TableName, Stati
     for ref in table.metadata.refs:
         if ref.startswith(VIEW_TAG) and TableName(VIEWS, ref.removeprefix(VIEW_TAG)) not in tables:
             message = f'tag "{ref}" of {name} is of a view that does not exist'
-            repair = Repair(f'remove tag "{ref}" of {name}', lambda ref=ref: _unpin(name, ref, tables, load))  # type: ignore[misc]
+            repair = Repair(f'remove tag "{ref}" of {name}', partial(_unpin, name, ref, load))
             action = "Run `headwater doctor --repair`; maintenance removes it, too."
             yield Check("views", "warn", message, action, repair)
 
 
-def _unpin(name: TableName, ref: str, tables: Mapping[TableName, StaticTable], load: Load) -> None:
+def _unpin(name: TableName, ref: str, load: Load) -> None:
     try:
         load(TableName(VIEWS, ref.removeprefix(VIEW_TAG)))
     except NoSuchTableError:
@@ -70,7 +70,7 @@ def _check_view(
             message = f"snapshot {snapshot} of {source}, for which it stands, is not kept by its tag"
             repair = Repair(
                 f'let tag "{VIEW_TAG}{view}" of {source} point to snapshot {snapshot}',
-                lambda source=source: _pin(name, source, load),  # type: ignore[misc]
+                partial(_pin, name, source, load),
             )
             yield Check(label, "warn", message, "Run `headwater doctor --repair`, or refresh the view.", repair)
         else:

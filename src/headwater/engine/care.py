@@ -59,7 +59,7 @@ class Care:
         self.now = now
         self.store = CareStore(paths.state, settings.busy_timeout, settings.maintenance_history)
         self._cache = ManifestCache()
-        self.steps = Steps(topics, views, self.store, self._cache, spark, settings)
+        self.steps = Steps(topics, views, self.store, self._cache, spark, settings, lambda: self.now())
         self.runner = StepRunner(self.steps, self.store, metrics, settings.lease_ttl, self._reloaded)
 
     def close(self) -> None:

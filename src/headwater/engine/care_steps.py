@@ -16,7 +16,6 @@ from headwater.sql.statements import MaintenanceStep
 from headwater.state.care import CareStore, Pending
 from headwater.storage.maintenance.deletions import run_deletions
 from headwater.storage.maintenance.expire import (
-    VIEW_TAG,
     ExpiryPlan,
     Keep,
     Unreferenced,
@@ -28,7 +27,7 @@ from headwater.storage.maintenance.manifests import manifest_plan, run_manifests
 from headwater.storage.maintenance.orphans import orphan_plan, run_orphans
 from headwater.storage.maintenance.retention import plan_retention, run_retention
 from headwater.storage.scan import ManifestCache
-from headwater.types import TableName
+from headwater.types import VIEW_TAG, TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,6 +100,7 @@ class Steps:
         cache: ManifestCache,
         spark: Callable[[], SparkSession],
         settings: Settings,
+        now: Callable[[], float],
     ) -> None:
         self._topics = topics
         self._views = views
@@ -108,6 +108,7 @@ class Steps:
         self._cache = cache
         self._spark = spark
         self._settings = settings
+        self._now = now
         self.grace = settings.query_timeout + MARGIN
 
     def applicable(self, subject: Subject) -> tuple[MaintenanceStep, ...]:
@@ -188,7 +189,8 @@ class Steps:
             return plan_expiry(table.metadata, keep, asked.now, self._stale_tags(table))
 
         def note(files: Sequence[Unreferenced]) -> None:
-            due, id = asked.now + self.grace, str(subject.table.metadata.table_uuid)
+            # From now on, not from when the run began: the steps before may have taken longer than any read may.
+            due, id = self._now() + self.grace, str(subject.table.metadata.table_uuid)
             self._store.pend([Pending(file.path, id, due, file.bytes) for file in files])
 
         def run(_: Tell) -> Numbers:

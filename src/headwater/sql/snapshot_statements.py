@@ -20,12 +20,10 @@ from headwater.sql.statements import (
     ShowSnapshots,
 )
 from headwater.sql.units import parse_duration, shown
-from headwater.types import TOPICS, VIEWS, checked_name
+from headwater.types import RESERVED_REF, TOPICS, VIEWS, checked_name
 
 MAX_SNAPSHOTS = 100_000
 MAX_REF = 128
-RESERVED_REF = "headwater-"
-"""How the names of the tags start that views keep on what they have consumed."""
 
 _REF = re.compile(r"[A-Za-z][A-Za-z0-9._-]*\Z")
 _CALLS = {"topic": "topic", "mv": "view"}

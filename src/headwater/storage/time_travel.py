@@ -20,8 +20,7 @@ from headwater.catalog.definitions import S_FROM, S_TO
 from headwater.catalog.views import S_METHOD
 from headwater.errors import SnapshotGone
 from headwater.sql.moments import AsOf, parse_moment
-from headwater.sql.snapshot_statements import RESERVED_REF
-from headwater.types import Offsets
+from headwater.types import RESERVED_REF, Offsets
 
 NEAREST = 3
 

@@ -28,7 +28,7 @@ from headwater.sql.view_options import change_view_options
 from headwater.storage.commit import tag
 from headwater.storage.scan import ManifestCache, plan_scan
 from headwater.storage.writer import local_path
-from headwater.types import VIEWS, TableName, ViewDefinition
+from headwater.types import VIEW_TAG, VIEWS, TableName, ViewDefinition
 from headwater.views.compact_policy import Due, due
 from headwater.views.define import define
 from headwater.views.fresh_plan import Tail, Unseen, unseen
@@ -283,7 +283,7 @@ class Upkeep:
     def _pin(self, view: View, source: TableName, snapshot_id: int | None) -> None:
         """Keep the snapshot that the view stands for from expiring; a source that is gone needs no pin."""
         try:
-            tag(lambda: self.views.tables.load_for_commit(source), f"headwater-view-{view.name}", snapshot_id)
+            tag(lambda: self.views.tables.load_for_commit(source), VIEW_TAG + view.name, snapshot_id)
         except NoSuchTableError:
             log.info("source is gone, nothing to pin", extra={"view": view.name, "source": str(source)})
 

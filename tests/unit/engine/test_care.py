@@ -100,6 +100,17 @@ def test_steps_follow_each_other_and_files_go_in_the_end(lake: Lake) -> None:
     assert shown == [("deletions", "done", 10), ("orphans", "nothing", 0), ("deletions", "nothing", 0)]
 
 
+def test_a_file_waits_from_when_its_snapshots_expired_however_long_the_run_took(lake: Lake) -> None:
+    """Steps before the expiry may take hours; a read that began just before it must still find its files."""
+    filled(lake)
+    began = time.time() + 2 * DAY
+    lake.care.now = lambda: began + 3600
+    lake.care.runner.run(Subject(lake.topics.load("t")), ["expire"], Wanted(Asked(began)))
+    waiting = lake.care.store.pending()
+    assert waiting
+    assert {each.due for each in waiting} == {began + 3600 + lake.care.steps.grace}
+
+
 def test_all_tables_and_what_no_table_has(lake: Lake) -> None:
     filled(lake, 1, "on_invalid = 'dead_letter'")
     gone = lake.paths.warehouse / "topics" / "gone-01hz0000000000000000000000"

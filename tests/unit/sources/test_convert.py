@@ -73,6 +73,14 @@ def test_a_dry_run_checks_and_stores_nothing(lake: Lake, tmp_path: Path) -> None
     assert lake.convert("t", tmp_path / "a.ndjson")[0]["status"] == "converted"
 
 
+def test_a_dry_run_does_not_claim_to_have_checked_what_it_cannot(lake: Lake, tmp_path: Path) -> None:
+    lake.sql("CREATE TOPIC merging (n BIGINT) WITH (evolution = 'merge')")
+    path = ndjson(tmp_path / "a.ndjson", range(3))
+    (done,) = lake.convert("merging", path, dry_run=True)
+    assert (done["status"], done["rows"]) == ("not checked", 0)
+    assert lake.convert("merging", path)[0]["status"] == "converted"
+
+
 def test_one_bad_row_keeps_its_whole_file_out(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "CHUNK_BYTES", 200)  # so that the bad row is not in the first request
     good, bad = ndjson(tmp_path / "1.ndjson", range(20)), ndjson(tmp_path / "2.ndjson", range(20, 60))

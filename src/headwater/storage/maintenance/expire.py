@@ -32,9 +32,7 @@ from headwater.observability.failpoints import failpoint
 from headwater.storage.commit import attempts
 from headwater.storage.maintenance.reachable import plain, reachable
 from headwater.storage.scan import ManifestCache
-
-VIEW_TAG = "headwater-view-"
-"""How the tags begin that keep the snapshots which views stand for."""
+from headwater.types import VIEW_TAG
 
 
 @dataclass(frozen=True, slots=True)
