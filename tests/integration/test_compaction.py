@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from pyiceberg.manifest import DataFile
 
 from headwater.engine import Lake
 from headwater.errors import TopicNotFound
-from headwater.spark.session import SparkEngine
 from headwater.storage.maintenance.effect import Compacted
 from headwater.storage.scan import ManifestCache
 from headwater.storage.writer import local_path
@@ -24,15 +23,6 @@ from headwater.topics.compaction import plan_compaction, run_compaction
 pytestmark = pytest.mark.spark
 
 _names = (f"compacted{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
-    made = (spark_lake / "headwater.toml").exists()
-    opened = Lake.open(spark_lake) if made else Lake.init(spark_lake)
-    opened._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-    yield opened
-    opened.close()
 
 
 COLUMNS = "n BIGINT NOT NULL, s STRING, g DOUBLE, at TIMESTAMP, tags ARRAY<STRING>"

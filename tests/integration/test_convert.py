@@ -6,7 +6,6 @@ import datetime as dt
 import itertools
 import random
 import uuid
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from pyarrow import orc
 
 from headwater.engine import Lake
 from headwater.errors import InvalidInput, RecordsRejected
-from headwater.spark.session import SparkEngine
 
 pytestmark = pytest.mark.spark
 
@@ -29,15 +27,6 @@ COLUMNS = """
     body BINARY, tags ARRAY<BIGINT>, place STRUCT<city: STRING, zip: INT>
 """
 ROWS = 12_000
-
-
-@pytest.fixture(scope="module")
-def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
-    made = (spark_lake / "headwater.toml").exists()
-    opened = Lake.open(spark_lake) if made else Lake.init(spark_lake)
-    opened._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-    yield opened
-    opened.close()
 
 
 def rows(count: int = ROWS) -> pa.Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import random
 import uuid
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,22 +14,11 @@ import pytest
 
 from headwater.engine import Lake
 from headwater.errors import Corrupt
-from headwater.spark.session import SparkEngine
 from headwater.storage.bloom_columns import ENABLED
 from headwater.storage.checksums import verify_file
 from headwater.storage.writer import local_path
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
-    """A lake in the folder that the shared session's catalog is bound to."""
-    made = (spark_lake / "headwater.toml").exists()
-    opened = Lake.open(spark_lake) if made else Lake.init(spark_lake)
-    opened._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-    yield opened
-    opened.close()
 
 
 def flip(path: Path, bit: int) -> None:

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater.engine import Lake
 from headwater.errors import Conflict, ViewInUse
-from headwater.spark.session import SparkEngine
 
 pytestmark = pytest.mark.spark
 
 _names = (f"evolved{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
-    made = (spark_lake / "headwater.toml").exists()
-    opened = Lake.open(spark_lake) if made else Lake.init(spark_lake)
-    opened._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-    yield opened
-    opened.close()
 
 
 def both(lake: Lake, query: str) -> list[dict[str, Any]]:

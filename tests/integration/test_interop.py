@@ -19,7 +19,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from headwater.engine import Lake
-from headwater.spark.session import SparkEngine
 from headwater.storage.schemas import FIELD_ID, arrow_schema
 from headwater.storage.writer import local_path
 
@@ -40,16 +39,6 @@ PARTITIONINGS = [
     "PARTITIONED BY (hours(local), u)",
     "PARTITIONED BY (years(at), d)",
 ]
-
-
-@pytest.fixture(scope="module")
-def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
-    """A lake in the folder that the shared session's catalog is bound to."""
-    made = (spark_lake / "headwater.toml").exists()
-    opened = Lake.open(spark_lake) if made else Lake.init(spark_lake)
-    opened._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -16,22 +15,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tests.integration.iceberg_spec import check_table
 
 from headwater.engine import Lake
-from headwater.spark.session import SparkEngine
 from headwater.storage.writer import local_path
 
 pytestmark = pytest.mark.spark
 
 NAME = "stages"
 Rows = list[dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
-    made = (spark_lake / "headwater.toml").exists()
-    opened = Lake.open(spark_lake) if made else Lake.init(spark_lake)
-    opened._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture(scope="module", autouse=True)

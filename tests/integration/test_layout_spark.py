@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -19,7 +18,6 @@ from pyiceberg.manifest import DataFile
 
 from headwater.engine import Lake
 from headwater.errors import InvalidOption
-from headwater.spark.session import SparkEngine
 from headwater.sql.definition import encodes
 from headwater.sql.option_pairs import CODECS, ENCODINGS
 from headwater.sql.schema_text import parse_type
@@ -53,15 +51,6 @@ GRID = [(of, "dictionary") for of in TYPES if of != "BOOLEAN"] + [
 ]
 NAMES = [f"c{number}" for number in range(len(GRID))]
 ROWS = 300
-
-
-@pytest.fixture(scope="module")
-def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
-    made = (spark_lake / "headwater.toml").exists()
-    opened = Lake.open(spark_lake) if made else Lake.init(spark_lake)
-    opened._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-    yield opened
-    opened.close()
 
 
 def files_of(lake: Lake, name: str) -> list[DataFile]:

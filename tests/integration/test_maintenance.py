@@ -9,19 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from headwater.api.serve import Service
 from headwater.cli.checks_lake import check_lake
 from headwater.client import RemoteLake
 from headwater.engine import Lake
 from headwater.engine.care_steps import carried
 from headwater.errors import HeadwaterError, InvalidStatement, TopicNotFound
-from headwater.spark.session import SparkEngine
 from headwater.sql.parse import parse
 from headwater.sql.statements import Maintain, Optimize
 from headwater.storage.maintenance.expire import Keep
@@ -34,34 +30,6 @@ NDJSON = "application/x-ndjson"
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_") or "CACHE" in name}
 DAY = 86_400.0
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
-    made = (spark_lake / "headwater.toml").exists()
-    opened = Lake.open(spark_lake) if made else Lake.init(spark_lake)
-    opened._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="module")
-def url(lake: Lake) -> Iterator[str]:
-    service = Service(lake, port=0)
-    yield service.start()
-    service.stop()
-
-
-@pytest.fixture(scope="module")
-def remote(url: str) -> Iterator[RemoteLake]:
-    with RemoteLake(url) as remote:
-        yield remote
-
-
-@pytest.fixture(scope="module")
-def http(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{url}/api/v1", timeout=120, trust_env=False) as client:
-        yield client
 
 
 @pytest.fixture

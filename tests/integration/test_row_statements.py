@@ -7,8 +7,7 @@ import errno
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ from headwater.errors import (
 )
 from headwater.observability import failpoints
 from headwater.serving.query import Cancel
-from headwater.spark.session import SparkEngine
 from headwater.sql.statements import DeleteRows, UpdateRows
 from headwater.storage.changes import between
 from headwater.storage.scan import ManifestCache
@@ -36,15 +34,6 @@ from headwater.topics import rewrite
 pytestmark = pytest.mark.spark
 
 _names = (f"rows{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
-    made = (spark_lake / "headwater.toml").exists()
-    opened = Lake.open(spark_lake) if made else Lake.init(spark_lake)
-    opened._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-    yield opened
-    opened.close()
 
 
 COLUMNS = """

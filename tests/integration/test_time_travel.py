@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater.engine import Lake
 from headwater.errors import Conflict, InvalidStatement, SnapshotGone
-from headwater.spark.session import SparkEngine
 
 pytestmark = pytest.mark.spark
 
@@ -23,15 +20,6 @@ COLUMNS = """
     n BIGINT NOT NULL, s STRING, g DOUBLE, d DECIMAL(9, 2), at TIMESTAMP, u UUID, tags ARRAY<STRING>,
     m MAP<STRING, STRUCT<a: INT, m: MAP<STRING, DOUBLE>>>, place STRUCT<city: STRING, zip: INT>
 """
-
-
-@pytest.fixture(scope="module")
-def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
-    made = (spark_lake / "headwater.toml").exists()
-    opened = Lake.open(spark_lake) if made else Lake.init(spark_lake)
-    opened._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-    yield opened
-    opened.close()
 
 
 def record(n: int) -> dict[str, Any]:

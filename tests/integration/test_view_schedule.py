@@ -31,15 +31,6 @@ _numbers = itertools.count()
 PACE = Pace(poll=0.2, retry=0.05, retry_max=0.4, grace=30)
 
 
-@pytest.fixture(scope="module")
-def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
-    made = (spark_lake / "headwater.toml").exists()
-    opened = Lake.open(spark_lake) if made else Lake.init(spark_lake)
-    opened._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-    yield opened
-    opened.close()
-
-
 class World:
     """A topic `t` with some views over it, and as many refreshers as one likes."""
 

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,21 +21,11 @@ from headwater.errors import (
     ViewNotFound,
 )
 from headwater.observability import failpoints
-from headwater.spark.session import SparkEngine
 from headwater.views.history import LOST
 
 pytestmark = pytest.mark.spark
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
-    made = (spark_lake / "headwater.toml").exists()
-    opened = Lake.open(spark_lake) if made else Lake.init(spark_lake)
-    opened._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-    yield opened
-    opened.close()
 
 
 @dataclass

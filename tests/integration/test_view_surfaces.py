@@ -14,11 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from headwater.api.serve import Service
 from headwater.client import RemoteLake
 from headwater.engine import Lake
 from headwater.errors import InvalidOption, ViewBroken, ViewExists, ViewInUse, ViewNotFound, ViewNotIncremental
-from headwater.spark.session import SparkEngine
 from headwater.sql.parse import parse
 
 pytestmark = pytest.mark.spark
@@ -26,34 +24,6 @@ pytestmark = pytest.mark.spark
 NDJSON = "application/x-ndjson"
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_") or "CACHE" in name}
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
-    made = (spark_lake / "headwater.toml").exists()
-    opened = Lake.open(spark_lake) if made else Lake.init(spark_lake)
-    opened._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="module")
-def url(lake: Lake) -> Iterator[str]:
-    service = Service(lake, port=0)
-    yield service.start()
-    service.stop()
-
-
-@pytest.fixture(scope="module")
-def remote(url: str) -> Iterator[RemoteLake]:
-    with RemoteLake(url) as remote:
-        yield remote
-
-
-@pytest.fixture(scope="module")
-def http(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{url}/api/v1", timeout=120, trust_env=False) as client:
-        yield client
 
 
 @pytest.fixture
