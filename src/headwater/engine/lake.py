@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,14 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, assert_never
 
-from headwater.catalog.iceberg import Tables, create_catalog_file, file_location, open_catalog
+from headwater.catalog.iceberg import Tables, create_catalog_file, open_catalog
 from headwater.catalog.topics import Topics
 from headwater.catalog.views import View, Views
 from headwater.config import LakePaths, Settings, load_settings
+from headwater.engine.background import Background
 from headwater.engine.handle import TopicHandle
 from headwater.engine.intake import Intake
 from headwater.engine.row_statements import RowStatements
 from headwater.engine.snapshots import SnapshotStatements
+from headwater.engine.spark_start import start_spark
 from headwater.engine.topic_statements import TopicStatements, keep_promises
 from headwater.engine.view_handle import ViewHandle
 from headwater.errors import InvalidOption, LakeExists
@@ -29,7 +28,7 @@ from headwater.serving.duck import Duck
 from headwater.serving.query import Cancel, Queries
 from headwater.serving.result import Result
 from headwater.serving.usage import UsageRecorder
-from headwater.spark.session import PRELOAD, SparkEngine, SparkSettings, SparkState, start
+from headwater.spark.session import SparkEngine, SparkState
 from headwater.sql.alter import alter_of
 from headwater.sql.care_statements import checked_steps
 from headwater.sql.parse import parse, parse_script
@@ -88,8 +87,8 @@ class Lake:
         self.metrics = Metrics()
         self._lock = threading.Lock()
         self._loop: IngestLoop | None = None
-        self._background = ExitStack()
-        self._spark = SparkEngine(self._start_spark)
+        self._background = Background(paths, settings)
+        self._spark = SparkEngine(partial(start_spark, paths, settings))
         self._opened_duck: Duck | None = None
         self._closed = False
         self._tables = Tables(paths.catalog, paths.warehouse, settings.busy_timeout)
@@ -206,35 +205,15 @@ class Lake:
 
     def start_ingest(self) -> None:
         """Ingest in the background until the lake is closed."""
-        from headwater.state.leases import Leases, open_state
-
         self._intake.forget_dropped()
-        holder = f"{socket.gethostname()}:{os.getpid()}:{id(self)}"
-        state = open_state(self.paths.state, self.settings.busy_timeout)
-        leases = Leases(state, holder, self.settings.lease_ttl)
-        self._loop = IngestLoop(
-            self.topics,
-            self.log,
-            self._ingester,
-            leases,
-            self.metrics,
-            poll=self.settings.ingest_poll,
-        )
-        self._loop.start()
-        self._background.callback(state.dispose)
-        self._background.callback(self._loop.stop)
+        self._loop = self._background.ingest(self.topics, self.log, self._ingester, self.metrics)
 
     def start_background(self) -> None:
         """Ingest, keep views fresh and tables tidy, until the lake is closed: what `headwater serve` does."""
         self.start_ingest()
-        self.view_room.refreshing.start()
-        self._background.callback(self.view_room.refreshing.stop)
+        self._background.refresh(self.view_room.refreshing)
         if self.settings.maintenance:
-            from headwater.engine.care_loop import CareLoop
-
-            loop = CareLoop(self.care, interval=self.settings.maintenance_interval)
-            loop.start()
-            self._background.callback(loop.stop)
+            self._background.take_care(self.care)
 
     def _before_read(self, views: Sequence[View]) -> None:
         """A query is about to read these views: those that are refreshed on query are, if they are too stale."""
@@ -257,21 +236,6 @@ class Lake:
     def spark_state(self) -> SparkState:
         """How far Spark is; asking does not start it."""
         return self._spark.state
-
-    def _start_spark(self) -> SparkSession:
-        from headwater.spark.java import find_java
-        from headwater.spark.packages import ensure_packages
-
-        settings = SparkSettings(
-            warehouse=file_location(self.paths.warehouse),
-            catalog_uri=f"jdbc:sqlite:file:{self.paths.catalog}?busy_timeout=30000&journal_mode=WAL",
-            scratch=self.paths.scratch,
-            master=self.settings.spark_master,
-            driver_memory=self.settings.spark_memory,
-            preload=(*PRELOAD, "headwater.topics.ingest", "headwater.topics.log_entries", "headwater.state.sqlite"),
-            extra=self.settings.spark_conf,
-        )
-        return start(settings, ensure_packages(self.settings.cache, _say, find_java()))
 
     def _duck(self) -> Duck:
         with self._lock:
@@ -467,8 +431,3 @@ def _with_options(statement: Statement, options: Mapping[str, Any]) -> Statement
         case Explain(query):
             return replace(statement, query=replace(query, **options))
     raise InvalidOption(f'option "{next(iter(options))}" is a query\'s', detail="This statement takes no options.")
-
-
-def _say(line: str) -> None:
-    """A line of progress for work that happens once on a machine: fetching JVM packages."""
-    sys.stderr.write(f"headwater: {line}\n")
