@@ -13,6 +13,7 @@ from headwater.catalog.topics import Topic, Topics
 from headwater.catalog.views import P_POSITION, P_SIGNED, S_METHOD, S_POSITION, S_SIGNED, View, Views
 from headwater.config import Settings
 from headwater.sql.statements import MaintenanceStep
+from headwater.sql.units import counted
 from headwater.state.care import CareStore, Pending
 from headwater.storage.maintenance.deletions import run_deletions
 from headwater.storage.maintenance.expire import (
@@ -239,7 +240,7 @@ class Steps:
             return run_deletions(self._load(subject), paths, self._cache, self._store.settle).describe()
 
         later = len(waiting) - len(due)
-        reason = f"no read can still use {len(due)} files" if due else "no file is due"
+        reason = f"no read can still use {counted(len(due), 'file')}" if due else "no file is due"
         reason += f", {later} more are due later" if later else ""
         numbers = {"files": len(due), "bytes": sum(each.bytes for each in due), "files_later": later}
         return Planned("deletions", str(subject.name), bool(due), reason, numbers, (), run)

@@ -20,7 +20,7 @@ from pyiceberg.manifest import DataFile
 from headwater.errors import HeadwaterError, QueryCancelled, QueryFailed, QueryTimeout
 from headwater.serving.agreement import Agreed, output_schema
 from headwater.serving.change_rows import duck_changes
-from headwater.serving.duck_files import read_parquet, stored_names
+from headwater.serving.duck_files import literal, read_parquet, stored_names
 from headwater.serving.plan import Mask, QueryPlan, Scan
 from headwater.storage.changes import Changes
 from headwater.storage.checksums import Checksums
@@ -52,7 +52,7 @@ class Duck:
             ("TimeZone", "'UTC'"),
             ("python_enable_replacements", "false"),
             ("parquet_metadata_cache", "true"),
-            ("allowed_directories", "[" + _literal(str(self._warehouse)) + "]"),
+            ("allowed_directories", "[" + literal(str(self._warehouse)) + "]"),
             ("enable_external_access", "false"),
             ("lock_configuration", "true"),
         ):
@@ -209,7 +209,3 @@ def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

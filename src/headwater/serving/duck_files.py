@@ -63,7 +63,7 @@ _TYPES: dict[type[IcebergType], str] = {
 
 def read_parquet(scan: Scan, files: Sequence[DataFile]) -> str:
     """DuckDB's SQL for the rows of some of the scan's files, at least one, with the scan's columns."""
-    paths = ", ".join(_literal(local_name(file.file_path)) for file in files)
+    paths = ", ".join(literal(local_name(file.file_path)) for file in files)
     return f"read_parquet([{paths}], hive_partitioning = false{_by_id(scan)})"
 
 
@@ -106,7 +106,7 @@ def _by_id(scan: Scan) -> str:
 
 
 def _column(field: NestedField) -> str:
-    name, of = _literal(field.name), _literal(duck_type(field.field_type))
+    name, of = literal(field.name), literal(duck_type(field.field_type))
     return f"{field.field_id}: {{name: {name}, type: {of}, default_value: NULL}}"
 
 
@@ -163,5 +163,6 @@ def _id(field: pa.Field) -> int | None:
     return None if said is None else int(said)
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """A text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"

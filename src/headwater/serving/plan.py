@@ -18,6 +18,7 @@ from headwater.errors import QueryFailed
 from headwater.serving.agreement import Agreed, ScanNeeds, Unproven
 from headwater.serving.filter_text import filter_text
 from headwater.sql.statements import Engine
+from headwater.sql.units import counted
 from headwater.storage.changes import Changes
 from headwater.storage.scan import FileScan
 from headwater.types import Offsets
@@ -183,14 +184,14 @@ def _render_scan(scan: Mapping[str, Any]) -> list[str]:
         f"{scan[f'skipped_by_{by}']} skipped by {label}" for by, label in _SKIPPED.items() if scan[f"skipped_by_{by}"]
     ]
     noun = "state file" if scan.get("fold") == "states" else "file"
-    kept = ", ".join([f"{scan['files']} of {_counted(scan['files_total'], noun)}", *skipped])
+    kept = ", ".join([f"{scan['files']} of {counted(scan['files_total'], noun)}", *skipped])
     snapshot = "no snapshot yet" if scan["snapshot"] is None else f"snapshot {scan['snapshot']}"
     if changes := scan.get("changes"):
         snapshot = f"changes from snapshot {changes['from']} to snapshot {changes['to']}"
         kept = f"{changes['files_added']} came, {changes['files_removed']} went"
     return [
         f"scan {scan['topic']}: {snapshot}" if "topic" in scan else f"scan {scan['view']}: view, {snapshot}{_of(scan)}",
-        f"  files: {kept}; {_counted(scan['rows'], 'row')}, {_size(scan['bytes'])} in the columns read",
+        f"  files: {kept}; {counted(scan['rows'], 'row')}, {_size(scan['bytes'])} in the columns read",
         f"  columns: {', '.join(scan['columns']) or 'none'}",
         f"  filter: {scan['filter']}",
         f"  tail: {_tail(scan)}" if "topic" in scan else f"  fold: {_fold(scan)}",
@@ -198,7 +199,7 @@ def _render_scan(scan: Mapping[str, Any]) -> list[str]:
 
 
 def _fold(scan: Mapping[str, Any]) -> str:
-    held = f"; {_counted(scan['held'], 'row')} of groups that changed since are held in memory" if scan["held"] else ""
+    held = f"; {counted(scan['held'], 'row')} of groups that changed since are held in memory" if scan["held"] else ""
     return f"{scan['fold']}{held}"
 
 
@@ -206,17 +207,13 @@ def _tail(scan: Mapping[str, Any]) -> str:
     if scan["tail"] is None:
         return "off"
     start, end = scan["tail"]
-    return f"offsets [{start}, {end}), {_counted(end - start, 'row')} from the log"
+    return f"offsets [{start}, {end}), {counted(end - start, 'row')} from the log"
 
 
 def _of(scan: Mapping[str, Any]) -> str:
     """What the snapshot of a view stands for."""
     at = [f"{source}@{'nothing' if snapshot is None else snapshot}" for source, snapshot in scan["sources"].items()]
     return f" of {', '.join(at)}" if at else ""
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _size(number: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from headwater.serving.result import Result
-from headwater.sql.units import render_duration
+from headwater.sql.units import counted, render_duration
 
 _MOMENT = pa.timestamp("us", tz="UTC")
 SNAPSHOTS = pa.schema(
@@ -114,7 +114,7 @@ def _effects(about: Mapping[str, Any]) -> list[str]:
     lines = [f"rows: {about['rows_before']} before, {about['rows_after']} after"]
     for word, way in (("removed", "go"), ("added", "come")):
         if about[f"files_{word}"]:
-            rows, size = _counted(about[f"rows_{word}"], "row"), _counted(about[f"bytes_{word}"], "byte")
+            rows, size = counted(about[f"rows_{word}"], "row"), counted(about[f"bytes_{word}"], "byte")
             lines.append(f"files that {way}: {about[f'files_{word}']} with {rows}, {size}")
     if about["files_removed"] and about["files_added"]:
         lines.append("  rows that are in both stay as they are")
@@ -123,15 +123,11 @@ def _effects(about: Mapping[str, Any]) -> list[str]:
             shown = ", ".join(f"[{start}, {end})" for start, end in about[f"offsets_{word}"])
             lines.append(f"offsets that {way}: {shown}")
     if about["waiting"]:
-        lines.append(f"log: {_counted(about['waiting'], 'waiting record')}, committed later as usual")
+        lines.append(f"log: {counted(about['waiting'], 'waiting record')}, committed later as usual")
     for word, way in (("left", "not part of the topic any more"), ("regained", "part of the topic again")):
         if found := about.get(f"snapshots_{word}"):
             lines.append(f"snapshots {way}: {', '.join(map(str, found))}")
     return lines
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _views(about: Mapping[str, Any]) -> list[str]:
@@ -143,5 +139,5 @@ def _follows(view: Mapping[str, Any]) -> str:
         return f"follows view {view['through']}"
     if view["method"] is None:
         return view["reason"] or "follows at its next refresh"
-    rows = f", reads {_counted(view['rows'], 'row')}" if view["rows"] else ""
+    rows = f", reads {counted(view['rows'], 'row')}" if view["rows"] else ""
     return f"{view['method']}{rows}, because {view['reason']}"

@@ -127,7 +127,7 @@ class SetOptions:
     values: Mapping[str, str]
 
     def __str__(self) -> str:
-        shown = (f"{name} = {_literal(name, value)}" for name, value in self.values.items())
+        shown = (f"{name} = {option(name).literal(value)}" for name, value in self.values.items())
         return f"SET ({', '.join(shown)})"
 
 
@@ -176,7 +176,3 @@ class Origin:
     text: str
     start: int
     end: int
-
-
-def _literal(name: str, text: str) -> str:
-    return text if option(name).kind in ("integer", "level") else quote(text)

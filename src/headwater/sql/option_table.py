@@ -12,7 +12,7 @@ from typing import Literal, cast, get_args
 from headwater.errors import HeadwaterError, InvalidInput, InvalidOption
 from headwater.sql.cursor import closest
 from headwater.sql.option_pairs import COMPRESSION_LEVELS, PairValues, check_codec_level
-from headwater.sql.tokens import UNSENDABLE
+from headwater.sql.tokens import UNSENDABLE, quote
 from headwater.sql.units import parse_duration, parse_size, render_duration, render_size, shown
 from headwater.types import SYSTEM_COLUMNS, Pairs, RefreshMethod, RefreshMode, TopicOptions, ViewOptions, checked_name
 
@@ -86,6 +86,10 @@ class Option:
                 return mode if method == METHODS[0] else f"{mode}, {method}"
             case _:
                 return str(value)
+
+    def literal(self, text: str) -> str:
+        """What `render` gave, as SQL writes it."""
+        return text if self.kind in ("integer", "level") else quote(text)
 
     def read(self, value: object) -> object:
         """The value in base units; InvalidOption if the option does not take it."""

@@ -39,10 +39,6 @@ def _comment(options: Mapping[str, str]) -> Iterator[str]:
 
 
 def _with(options: Mapping[str, str], find: Callable[[str], Option]) -> Iterator[str]:
-    shown = [f"{name} = {_literal(find(name), text)}" for name, text in options.items() if name != "description"]
+    shown = [f"{name} = {find(name).literal(text)}" for name, text in options.items() if name != "description"]
     if shown:
         yield f"WITH ({', '.join(shown)})"
-
-
-def _literal(of: Option, text: str) -> str:
-    return text if of.kind in ("integer", "level") else quote(text)

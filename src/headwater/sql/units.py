@@ -65,7 +65,7 @@ def render_duration(seconds: float) -> str:
     if seconds and exact < 10**15:
         for unit, factor in _SHOWN_DURATIONS:
             if exact % factor == 0:
-                return _counted(int(exact / factor), unit)
+                return counted(int(exact / factor), unit)
         thousandths = round(seconds * 1000, 9)
         if thousandths == int(thousandths) and int(thousandths) / 1000 == seconds:
             return f"{int(thousandths)} ms"
@@ -77,11 +77,12 @@ def render_size(size: int) -> str:
     for unit, factor in _SHOWN_SIZES:
         if size and size % factor == 0:
             return f"{size // factor} {unit}"
-    return _counted(size, "byte")
+    return counted(size, "byte")
 
 
-def _counted(number: int, unit: str) -> str:
-    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+def counted(number: int, noun: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _amount(value: object, units: dict[str, Fraction], kind: str, taken: str) -> Fraction:

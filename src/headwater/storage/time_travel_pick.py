@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from headwater.catalog.definitions import P_GAPS
 from headwater.errors import Conflict, StaleCommit
+from headwater.sql.units import counted
 from headwater.storage.changes import Changes, made_by
 from headwater.storage.commit import Change, Committed, commit
 from headwater.storage.past_columns import why_unfit
@@ -104,7 +104,8 @@ def _check_files(table: Table, source: Snapshot, changes: Changes, live: set[str
         raise _refused(source, named, "Files that it added are part of the topic already.")
     if missing := [file for file in changes.removed if file.file_path not in live]:
         hint = f"It was made on snapshot {source.parent_snapshot_id}; perhaps that one has to be picked first."
-        raise _refused(source, named, f"{_counted(missing)} of those that it replaced cannot be found in it.", hint)
+        lost = counted(len(missing), "file")
+        raise _refused(source, named, f"{lost} of those that it replaced cannot be found in it.", hint)
     if any(file.spec_id != table.spec().spec_id for file in changes.added):
         raise _refused(source, named, "Its files are partitioned as the topic was then, and not as it is now.")
 
@@ -125,10 +126,6 @@ def _check_offsets(
 
 def _refused(source: Snapshot, named: Named, why: str, hint: str | None = None) -> Conflict:
     return Conflict(f"snapshot {source.snapshot_id} cannot be picked into {named}", detail=why, hint=hint)
-
-
-def _counted(files: Sequence[DataFile]) -> str:
-    return "One file" if len(files) == 1 else f"{len(files)} files"
 
 
 def run_pick(load: Callable[[], Table], plan: PickPlan) -> Committed:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from headwater.catalog.topics import Topic
+from headwater.sql.options import option
 from headwater.state.usage import TopicUsage
 from headwater.storage.advice.order import Setting, advise_blooms, advise_ordering, advise_partitioning
 from headwater.storage.advice.skipping import questions_of
@@ -76,10 +77,6 @@ def settings_of(recommendations: Sequence[Recommendation]) -> dict[str, str]:
 
 def change_of(recommendations: Sequence[Recommendation]) -> str | None:
     """What follows ALTER TOPIC name to make all of them at once; None if there are none."""
-    options = [f"{name} = {_literal(value)}" for name, value in settings_of(recommendations).items()]
+    options = [f"{name} = {option(name).literal(value)}" for name, value in settings_of(recommendations).items()]
     clauses = [each.clause for each in recommendations if each.clause is not None]
     return ", ".join([*([f"SET ({', '.join(options)})"] if options else []), *clauses]) or None
-
-
-def _literal(value: str) -> str:
-    return value if value.isdigit() else f"'{value}'"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from headwater.sql.options import option
+
 Kind = Literal["encoding", "compression", "bloom_filter", "partitioning", "ordering", "row_groups"]
 Confidence = Literal["high", "medium", "low"]
 
@@ -51,5 +53,6 @@ class Recommendation:
         """What follows ALTER TOPIC name."""
         if self.clause is not None:
             return self.clause
-        shown = self.value if self.value is not None and self.value.isdigit() else f"'{self.value}'"
-        return f"SET ({self.option} = {shown})"
+        assert self.option is not None
+        assert self.value is not None
+        return f"SET ({self.option} = {option(self.option).literal(self.value)})"

@@ -29,6 +29,7 @@ from pyiceberg.table.update import (
 )
 
 from headwater.observability.failpoints import failpoint
+from headwater.sql.units import counted
 from headwater.storage.commit import attempts
 from headwater.storage.maintenance.reachable import plain, reachable
 from headwater.storage.scan import ManifestCache
@@ -64,9 +65,9 @@ class ExpiryPlan:
     @property
     def reason(self) -> str:
         if self.empty:
-            return f"none of {self.kept} snapshots is old enough"
+            return f"none of {counted(self.kept, 'snapshot')} is old enough"
         tags = f" and tags {', '.join(self.tags)}" if self.tags else ""
-        return f"{len(self.snapshots)} snapshots{tags} are old, {self.kept} stay"
+        return f"{counted(len(self.snapshots), 'snapshot')}{tags} too old, {self.kept} stay"
 
 
 @dataclass(frozen=True, slots=True)

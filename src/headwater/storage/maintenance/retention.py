@@ -21,6 +21,7 @@ from pyiceberg.types import DateType, NestedField, PrimitiveType
 from headwater.catalog.topics import Topic
 from headwater.errors import StaleCommit
 from headwater.observability.failpoints import failpoint
+from headwater.sql.units import counted
 from headwater.storage.commit import Change, Committed, commit
 from headwater.storage.scan import ManifestCache, plan_scan
 from headwater.types import OFFSET, TopicOptions
@@ -55,9 +56,9 @@ class RetentionPlan:
             return "no file is too old, and the table is not too large"
         parts = []
         if self.old:
-            parts.append(f"all rows of {_files(self.old)} are older than {self.cutoff:%Y-%m-%d %H:%M:%S}")
+            parts.append(f"all rows of {counted(len(self.old), 'file')} are older than {self.cutoff:%Y-%m-%d %H:%M:%S}")
         if self.beyond_size:
-            parts.append(f"the oldest {_files(self.beyond_size)} to get below retention_size")
+            parts.append(f"the oldest {counted(len(self.beyond_size), 'file')} to get below retention_size")
         return " and ".join(parts)
 
     def describe(self) -> dict[str, Any]:
@@ -68,10 +69,6 @@ class RetentionPlan:
             "files_kept": self.total - len(self.files),
             "files_partly_old": self.straddling,
         }
-
-
-def _files(files: Sequence[DataFile]) -> str:
-    return "1 file" if len(files) == 1 else f"{len(files)} files"
 
 
 def plan_retention(topic: Topic, cache: ManifestCache, now: float) -> RetentionPlan:
