@@ -88,7 +88,7 @@ def test_compressed_bodies_are_cut_like_plain_ones() -> None:
     assert blocks(bytes(pa.compress(lines, "zstd", asbytes=True)), "ndjson", "zstd") == plain
 
 
-@pytest.mark.parametrize("data", [b"not gzip", gzip.compress(b"x" * 10_000)[:-20]])
+@pytest.mark.parametrize("data", [b"not gzip", gzip.compress(b"x" * 10_000)[:-20]], ids=["other", "cut"])
 def test_what_cannot_be_decompressed_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidInput, match="cannot be decompressed"):
         blocks(data, "ndjson", "gzip")
