@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(VENV)/tools/bin/uv
+WORKERS ?= 2
 export PYTHONPATH :=
 
 .PHONY: help setup demo test test-fast fuzz lint types contracts check docs bench lock clean
@@ -32,8 +33,8 @@ setup: $(VENV)/.installed ## install everything: Python packages, then the JVM p
 demo: setup ## the main job end to end, in a temporary folder
 	@$(BIN)/python examples/demo.py
 
-test: setup ## all tests
-	@$(BIN)/python -m pytest $(ARGS)
+test: setup ## all tests, in two processes: each starts Spark once
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(VENV)/.installed ## the tests that need no Spark
 	@$(BIN)/python -m pytest -m "not spark and not slow" $(ARGS)
@@ -55,7 +56,7 @@ check: lint types contracts ## lint, types and import contracts
 docs: $(VENV)/.installed ## regenerate docs/reference from the code
 	@$(BIN)/python -m tools.reference
 
-bench: setup ## a benchmark: make bench NAME=produce|ingest|query|refresh|view-read|shared-scan|care
+bench: setup ## a benchmark: make bench NAME=produce|ingest|query|refresh|view-read|shared-scan|care|streaming
 	@$(UV) pip install --quiet --python $(BIN)/python -r requirements-bench.lock
 	@$(BIN)/python -m bench.$(subst -,_,$(NAME)) $(ARGS)
 
