@@ -19,12 +19,14 @@
     │   ├── LakeNotFound
     │   ├── TopicNotFound
     │   ├── ViewNotFound
+    │   ├── StreamNotFound
     │   ├── QueryNotFound
     │   ├── SnapshotGone             a snapshot that has expired, or never was
     │   └── RouteNotFound            HTTP: no such path
     ├── Conflict                409
     │   ├── TopicExists
     │   ├── ViewExists
+    │   ├── StreamExists
     │   ├── ViewInUse                a source that views still read
     │   ├── LakeExists
     │   ├── IdempotencyMismatch      one producer sequence, two different contents
@@ -34,6 +36,7 @@
     ├── Backpressure            429  the unflushed tail is full; carries retry_after
     ├── ViewNotIncremental      400  a view that must refresh incrementally and cannot
     ├── ViewBroken              409  a view whose sources no longer have what it reads
+    ├── StreamFailed            409  a stream that cannot go on without help
     ├── QueryFailed             400  the engine refused or failed a query that was let through
     │   ├── QueryCancelled      409
     │   ├── QueryTimeout        408
@@ -127,6 +130,10 @@ class ViewNotFound(NotFound):
     code = "view_not_found"
 
 
+class StreamNotFound(NotFound):
+    code = "stream_not_found"
+
+
 class QueryNotFound(NotFound):
     code = "query_not_found"
 
@@ -146,6 +153,10 @@ class TopicExists(Conflict):
 
 class ViewExists(Conflict):
     code = "view_exists"
+
+
+class StreamExists(Conflict):
+    code = "stream_exists"
 
 
 class ViewInUse(Conflict):
@@ -189,6 +200,11 @@ class ViewNotIncremental(HeadwaterError):
 
 class ViewBroken(HeadwaterError):
     code = "view_broken"
+    status = 409
+
+
+class StreamFailed(HeadwaterError):
+    code = "stream_failed"
     status = 409
 
 

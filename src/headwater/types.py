@@ -6,6 +6,7 @@ A column's type is a PyIceberg type and a topic's columns are a PyIceberg `Schem
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +22,8 @@ TIMESTAMP = "_timestamp"
 SYSTEM_COLUMNS = (OFFSET, TIMESTAMP)
 
 DEAD_SUFFIX = "__dead"
+LATE_SUFFIX = "__late"
+CORRECTIONS_SUFFIX = "__corrections"
 
 TOPICS = "topics"
 """The Iceberg namespace in which topics live."""
@@ -137,6 +140,9 @@ Encoding = Literal["plain", "delta", "byte_stream_split", "delta_length", "delta
 ColumnKind = Literal["text", "numeric", "temporal", "boolean", "binary"]
 """Kinds of column that share a setting."""
 
+LogKind = Literal["sqlite", "kafka"]
+"""What keeps the log of a topic."""
+
 Pairs = tuple[tuple[str, str], ...]
 """Settings by column or by kind, as they are written: ("note", "zstd:9")."""
 
@@ -172,6 +178,7 @@ class TopicOptions:
     snapshot_retention: float = 86_400.0
     min_snapshots: int = 10
     max_snapshots: int = 1000
+    log: LogKind = "sqlite"
     description: str = ""
 
 
@@ -188,6 +195,60 @@ class TopicDefinition:
     options: TopicOptions = field(default_factory=TopicOptions)
     ordering: tuple[SortKey, ...] = ()
     clustering: tuple[str, ...] = ()
+
+
+StreamFormat = Literal["json", "csv", "avro", "raw"]
+"""What the messages of a connector hold."""
+
+Connector = Literal["none", "kafka"]
+"""Where the records of a stream come from, besides the topic's producers."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What `WITH (...)` sets on a stream, in base units; docs/reference/options.md explains each."""
+
+    topic: str = ""
+    format: StreamFormat = "json"
+    timestamp_field: str = ""
+    max_out_of_orderness: float = 0.0
+    connector: Connector = "none"
+    bootstrap_servers: str = ""
+    kafka_topic: str = ""
+    kafka_start: Literal["earliest", "latest"] = "earliest"
+    kafka_options: Pairs = ()
+    avro_schema: str = ""
+    key_field: str = ""
+    headers_field: str = ""
+    record_time_field: str = ""
+    partition_field: str = ""
+    offset_field: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDefinition:
+    """A stream as its creator described it: a typed view of a topic with an event time.
+
+    Without a schema it has all columns of the topic, which must exist. `partitioning` and `topic_options`, by name as
+    WITH takes them, are for the topic that the stream makes if there is none.
+    """
+
+    name: str
+    schema: Schema | None = None
+    options: StreamOptions = field(default_factory=StreamOptions)
+    partitioning: tuple[Partition, ...] = ()
+    topic_options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def topic(self) -> str:
+        """The topic that the stream is a view of."""
+        return self.options.topic or self.name
+
+    @property
+    def event_time(self) -> str:
+        """The column that tells when a record happened."""
+        return self.options.timestamp_field or TIMESTAMP
 
 
 RefreshMode = Literal["immediate", "periodic", "manual", "on_query", "continuous"]
@@ -211,6 +272,11 @@ class ViewOptions:
     compression: Codec = "zstd"
     compression_level: int | None = None
     target_file_size: int = 128 * 1024**2
+    emit: Literal["changes", "close"] = "changes"
+    into_topic: str = ""
+    into_kafka: str = ""
+    late: Literal["drop", "keep", "correct"] = "drop"
+    trigger: float = 0.0
     description: str = ""
 
     @property

@@ -1,7 +1,8 @@
 """Statements, queries, schemas and error texts against `tests/golden/parse/*.slt`.
 
-A case is a directive (`parse`, `script`, `topics`, `relations`, `windows`, `schema json|sql|avsc`), the text, `----`,
-and what came of it, up to `====`. With HEADWATER_REWRITE=1 the files are rewritten; a person reads the diff.
+A case is a directive (`parse`, `script`, `topics`, `relations`, `windows`, `streaming`, `schema json|sql|avsc`), the
+text, `----`, and what came of it, up to `====`. With HEADWATER_REWRITE=1 the files are rewritten; a person reads the
+diff.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from headwater.sql.definition import notices
 from headwater.sql.names import normalise, normalise_topics
 from headwater.sql.options import render_options
 from headwater.sql.parse import parse, parse_script
-from headwater.sql.render import render_create, render_create_view
+from headwater.sql.render import render_create, render_create_stream, render_create_view
 from headwater.sql.schema_files import read_schema
-from headwater.sql.statements import AlterTopic, CreateTopic, CreateView, Statement
+from headwater.sql.statements import AlterTopic, CreateStream, CreateTopic, CreateView, Statement
 from headwater.sql.view_options import view_notices
 from headwater.sql.windows import rewrite_windows
+from headwater.sql.windows_streaming import streaming_windows
 from headwater.types import TopicDefinition
 
 FILES = sorted((Path(__file__).parent / "parse").glob("*.slt"))
@@ -74,6 +76,9 @@ def evaluate(directive: str, text: str) -> str:
             return "\n".join((found.text.replace("  ", " ·") + "|", *map(repr, found.relations)))
         case ["windows"]:
             return rewrite_windows(text)
+        case ["streaming"]:
+            made = streaming_windows(text)
+            return "\n".join((made.text, *map(repr, made.windows)))
         case ["schema", ("json" | "sql" | "avsc") as kind]:
             return show_definition(TopicDefinition("t", *read_schema(text, kind)))
     raise AssertionError(f"unknown directive {directive!r}")
@@ -87,6 +92,10 @@ def show(statement: Statement) -> str:
             said = [f"notice: {notice}" for notice in view_notices(view.options)]
             shown = (f"CreateView(or_replace={or_replace}, if_not_exists={if_not_exists})", repr(view.query))
             return "\n".join((*shown, repr(view.options), *said, render_create_view(view)))
+        case CreateStream(stream, if_not_exists, or_replace):
+            shown = (f"CreateStream(if_not_exists={if_not_exists}, or_replace={or_replace})", repr(stream.options))
+            assert parse(render_create_stream(stream)) == CreateStream(stream)
+            return "\n".join((*shown, repr(stream.topic_options), render_create_stream(stream)))
         case AlterTopic(name, changes, dry_run):
             lines = [f"AlterTopic({name}, dry_run={dry_run})", *map(str, changes)]
             again = parse(f"ALTER TOPIC {name} {', '.join(map(str, changes))}{' DRY RUN' if dry_run else ''}")
@@ -126,6 +135,6 @@ def test_golden(path: Path) -> None:
 def test_there_are_golden_files() -> None:
     expected = (
         "alter care create errors parquet queries relations rows schema_files snapshots "
-        "statements topics view_errors views windows"
+        "statements stream_errors streams topics view_errors views windows windows_streaming"
     )
     assert {path.stem for path in FILES} == set(expected.split())

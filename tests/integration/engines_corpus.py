@@ -286,6 +286,11 @@ select c, k + 1 as j, 'x' as t, max(id) as m from events group by all order by m
 select id, w, n from (select id, cast(pmod(id, 4) + 1 as bigint) as w from events) lateral view explode(sequence(cast(1 as bigint), w)) x as n
 select c, d from (select * from (select c, d, cast(sum(k) as bigint) as w from events group by all) where w > 0) lateral view explode(sequence(cast(1 as bigint), w)) n as n where n < 3
 select x.n, e.id from (select id, cast(if(id = 1, null, 2) as bigint) as w from events) e lateral view explode(sequence(1L, e.w)) x as n
+select * except (i) from events
+select e.* except (ARR, i, st), p.k as other from events e join people p on e.k = p.k
+select id, moment from events lateral view explode(sequence(ts, ts + interval '2' hour, interval '50' minute)) x as moment
+select x.moment as moment, e.tn from events e lateral view explode(sequence(tn, tn, interval '1' day)) x as moment
+select max(moment) as moment, count(*) as n from events lateral view explode(sequence(ts - interval '0.000001' second * pmod(unix_micros(ts), 7200000000), ts, interval '1' hour)) h as moment group by c
 select e.id, p.name, r.name as other from events e, people p join people r on e.k = r.k order by e.id, p.name, other
 select e.id, p.k, r.k as other from events e, people p right join people r on p.k = r.k and r.k > 2 and e.id < 3
 select * from (select id, i from events) t where i > 1
@@ -452,7 +457,11 @@ select transform(arr, v -> v + 1) from events
 select current_user()
 select i & 1 from events
 select round(f, 1) from events
-select * except (i) from events
+select * except (nope) from events
+select * except (i, i) from events join people using (k)
+select * except (st.a) from events
+select id from events lateral view explode(sequence(ts, ts, interval '1' month)) x as moment
+select id from events lateral view explode(sequence(dt, dt, interval '1' day)) x as moment
 insert into events select * from events
 drop table events
 select 1; select 2

@@ -36,14 +36,17 @@ from headwater.sql.option_pairs import COMPRESSION_LEVELS, KINDS
 from headwater.sql.options import OPTIONS, parse_options, render_options
 from headwater.sql.parse import parse, parse_script
 from headwater.sql.partitioning import check_partitioning
-from headwater.sql.render import render_create
+from headwater.sql.render import render_create, render_create_stream
 from headwater.sql.schema_files import SchemaFile, definition_from_dict, definition_to_dict, read_schema
 from headwater.sql.schema_rules import checked_schema
 from headwater.sql.schema_text import parse_columns, render_columns
-from headwater.sql.statements import CreateTopic, Query
+from headwater.sql.statements import CreateStream, CreateTopic, Query
+from headwater.sql.stream_definition import checked_stream, topic_of
+from headwater.sql.stream_json import stream_from_dict, stream_to_dict
+from headwater.sql.stream_options import PART_FIELDS, parse_stream_options, render_stream_options
 from headwater.sql.tokens import quote, tokenise
 from headwater.sql.units import parse_duration, parse_size, render_duration, render_size
-from headwater.types import Pairs, Partition, SortKey, TopicDefinition, TopicOptions
+from headwater.types import Pairs, Partition, SortKey, StreamDefinition, StreamOptions, TopicDefinition, TopicOptions
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=40)
 NASTY = st.sampled_from(
@@ -53,6 +56,7 @@ COMMENTS = st.none() | TEXTS | NASTY
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True) | st.sampled_from(
     ["select", "from", "comment", "not", "null", "date", "map", "primary", "key", "with", "constraint", "x" * 128]
 )
+RESERVED = ("__dead", "__late", "__corrections")
 PRIMITIVES: st.SearchStrategy[IcebergType] = st.one_of(
     st.sampled_from(
         (
@@ -143,7 +147,7 @@ def definitions(draw: st.DrawFn) -> TopicDefinition:
                 parts = check_partitioning(schema, (*parts, Partition(part.transform, column.name, part.parameter)))
             except HeadwaterError:
                 continue  # not every transform takes every column
-    name = draw(NAMES.filter(lambda each: len(each) <= 122 and not each.endswith("__dead")))
+    name = draw(NAMES.filter(lambda each: len(each) <= 122 and not each.endswith(RESERVED)))
     ordered = st.lists(st.sampled_from(keys), unique=True, max_size=3) if keys else st.just([])
     ordering = [SortKey(each, draw(st.booleans()), draw(st.booleans())) for each in draw(ordered)]
     flat = [key for key in keys if not isinstance(schema.find_field(key).field_type, BooleanType)]
@@ -170,6 +174,60 @@ def test_the_json_form_makes_an_equal_definition(definition: TopicDefinition, al
     body = json.loads(json.dumps(definition_to_dict(definition, all_options=all_options)))
     assert definition_from_dict(body) == definition
     assert as_file(definition) == read_schema(json.dumps(body), "json")
+
+
+PARTS = {
+    "key_field": BinaryType(),
+    "headers_field": MapType(0, StringType(), 0, StringType(), value_required=False),
+    "record_time_field": TimestamptzType(),
+    "partition_field": IntegerType(),
+    "offset_field": LongType(),
+}
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> StreamDefinition:
+    topic = draw(definitions())
+    taken = {column.name for column in topic.schema.fields}
+    parts = draw(st.sets(st.sampled_from(PART_FIELDS))) if draw(st.booleans()) else set()
+    fields = [NestedField(0, name, PARTS[name], required=False) for name in sorted(parts) if name not in taken]
+    times = [each.name for each in topic.schema.fields if isinstance(each.field_type, TimestampType | TimestamptzType)]
+    connector = {
+        "connector": "kafka",
+        "bootstrap_servers": draw(st.sampled_from(["k:1", "a.b-c:9092, [::1]:65535"])),
+        "kafka_topic": draw(st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True)),
+        "kafka_start": draw(st.sampled_from(["earliest", "latest"])),
+        "kafka_options": draw(st.sampled_from([(), (("client.id", "Ä=b"), ("sasl.password", "env:KAFKA_P_1"))])),
+        **draw(st.sampled_from([{}, {"format": "avro", "avro_schema": '["null", "it\'s"]'}, {"format": "csv"}])),
+        **{each.name: each.name for each in fields},
+    }
+    options = StreamOptions(
+        topic=draw(st.sampled_from(["", "x", topic.name])),
+        timestamp_field=draw(st.sampled_from(["", "_timestamp", *times])),
+        max_out_of_orderness=draw(st.just(0.0) | DURATIONS),
+        description=draw(TEXTS | NASTY),
+        **(connector if fields or draw(st.booleans()) else {}),  # type: ignore[arg-type]
+    )
+    if not fields and draw(st.booleans()):
+        return checked_stream(topic.name, None, options)
+    of_topic = {k: v for k, v in render_options(topic.options, changed_only=True).items() if k != "description"}
+    return checked_stream(topic.name, [*topic.schema.fields, *fields], options, topic.partitioning, of_topic)
+
+
+@given(streams(), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_streams_survive_statements_json_and_options(stream: StreamDefinition, all_options: bool) -> None:
+    text = render_create_stream(stream)
+    assert parse(text) == CreateStream(stream)
+    assert parse(text.replace("STREAM", "OR REPLACE STREAM", 1)) == CreateStream(stream, or_replace=True)
+    body = json.loads(json.dumps(stream_to_dict(stream, all_options=all_options)))
+    assert stream_from_dict(body) == stream
+    assert parse_stream_options(render_stream_options(stream.options)) == stream.options
+    if stream.schema is not None:
+        made = topic_of(stream)
+        assert (made.name, made.schema, made.partitioning) == (stream.topic, stream.schema, stream.partitioning)
+        kept = render_options(made.options, changed_only=True)
+        assert stream.topic_options.items() <= {**render_options(made.options), **kept}.items()
 
 
 def as_file(of: TopicDefinition) -> SchemaFile:
@@ -212,7 +270,8 @@ def test_literals_survive(text: str) -> None:
 WORDS = """
     CREATE TOPIC IF NOT EXISTS DROP SHOW TOPICS DESCRIBE FLUSH EXPLAIN ANALYZE SELECT FROM WITH TAIL OFF ( ) < > , ;
     INT STRING ARRAY MAP STRUCT DECIMAL FIXED NULL COMMENT PARTITIONED BY days bucket compression batch_size dedup_key x
-    : . = - y 'a' 'zstd' 12 1.5 `q` /* */ -- ' ` topic topics JOIN TABLE *
+    : . = - y 'a' 'zstd' 12 1.5 `q` /* */ -- ' ` topic topics JOIN TABLE * STREAM STREAMS STATUS START STOP RESTART FOR
+    connector kafka timestamp_field max_out_of_orderness SET ALTER
 """
 PIECES = st.sampled_from(WORDS.split())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,10 +18,13 @@ from headwater.sql.tokens import tokenise
 from headwater.sql.view_definition import checked_view, view_from_dict, view_to_dict
 from headwater.sql.view_options import change_view_options, parse_view_options, render_view_options
 from headwater.sql.windows import rewrite_windows
+from headwater.sql.windows_streaming import streaming_windows
 from headwater.types import ViewDefinition, ViewOptions
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=40)
-NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True).filter(lambda each: not each.endswith("__dead"))
+NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True).filter(
+    lambda each: not each.endswith(("__dead", "__late", "__corrections"))
+)
 DURATIONS = st.floats(min_value=0.1, max_value=86_400, allow_nan=False)
 QUERIES = st.sampled_from(
     (
@@ -35,11 +39,21 @@ QUERIES = st.sampled_from(
 
 
 @st.composite
+def of_stream(draw: st.DrawFn) -> dict[str, Any]:
+    """What only continuous views have."""
+    into = draw(st.sampled_from([{}, {"into_topic": "out"}, {"into_kafka": "a:1,[::1]:65535/t.x"}]))
+    emit, late = draw(st.sampled_from(["changes", "close"])), draw(st.sampled_from(["drop", "keep", "correct"]))
+    return {"emit": emit, "late": late, "trigger": draw(st.just(0.0) | DURATIONS), **into}
+
+
+@st.composite
 def view_options(draw: st.DrawFn) -> ViewOptions:
     codec = draw(st.sampled_from(["none", "snappy", "gzip", "lz4", "zstd", "brotli"]))
     level = draw(st.none() | st.integers(*COMPRESSION_LEVELS[codec])) if codec in COMPRESSION_LEVELS else None
+    mode = draw(st.sampled_from(["immediate", "periodic", "manual", "on_query", "continuous"]))
     return ViewOptions(
-        mode=draw(st.sampled_from(["immediate", "periodic", "manual", "on_query", "continuous"])),
+        mode=mode,  # type: ignore[arg-type]
+        **(draw(of_stream()) if mode == "continuous" else {}),
         method=draw(st.sampled_from(["auto", "incremental", "full"])),
         interval=draw(DURATIONS),
         max_staleness=draw(DURATIONS | st.just(0.0)),
@@ -78,7 +92,8 @@ WORDS = """
     DROP SHOW REFRESHES FOR LIMIT ALTER SET REFRESH FULL VERIFY SAMPLE EXPLAIN COMPACT DELETE UPDATE WHERE TRUE a b
     refresh interval 'manual' '5 s' mv topic views topics fresh true VERSION TIMESTAMP OF SYSTEM_TIME '2026-01-01'
     JOIN UNION ALL TABLE TABLESAMPLE COMMENT TAIL OFF -- /* */ ' | TUMBLE TUMBLE_START HOP HOP_END ts GROUP BY HAVING
-    INTERVAL '1 hour' '5 min' MINUTE RECURSIVE EXCEPT * LATERAL
+    INTERVAL '1 hour' '5 min' MINUTE RECURSIVE EXCEPT * LATERAL SESSION SESSION_END DESCRIPTOR PARTITION window_start
+    window_end EMIT CHANGES ON WINDOW CLOSE INTO KAFKA TOPIC 'k:1/t' emit late 'continuous' STREAM START STOP STATUS
 """
 PIECES = st.lists(st.sampled_from(WORDS.split()), max_size=25).map(" ".join)
 BEGINNINGS = st.sampled_from(
@@ -86,6 +101,9 @@ BEGINNINGS = st.sampled_from(
         "",
         "CREATE MATERIALIZED VIEW v AS SELECT ",
         "CREATE MATERIALIZED VIEW v WITH (",
+        "CREATE MATERIALIZED VIEW v WITH (refresh = 'continuous') AS SELECT a FROM t EMIT CHANGES ",
+        "CREATE STREAM x (a STRING, ts TIMESTAMP) ",
+        "CREATE STREAM x (a STRING) WITH (",
         "ALTER MATERIALIZED VIEW v SET (",
         "REFRESH MATERIALIZED VIEW ",
         "DELETE FROM x WHERE ",
@@ -147,9 +165,22 @@ def test_names_of_any_text_are_plain_or_refused(beginning: str, pieces: str) -> 
 
 
 GROUPED = st.sampled_from(
-    ("", "SELECT TUMBLE_START(ts, '1 hour') FROM t GROUP BY ", "SELECT 1 FROM t WHERE a GROUP BY ")
+    (
+        "",
+        "SELECT TUMBLE_START(ts, '1 hour') FROM t GROUP BY ",
+        "SELECT 1 FROM t WHERE a GROUP BY ",
+        "SELECT window_start, x AS y FROM ",
+        "SELECT a, SESSION_END(ts, '5 min') FROM (SELECT * FROM t) AS q WHERE a GROUP BY a, ",
+    )
 )
-CALLS = st.sampled_from(("", "TUMBLE(ts, '1 hour') ", "HOP(ts, '5 min', '1 hour') ", "(TUMBLE(a.b + c, '3 s')) "))
+CALLS = st.sampled_from(
+    (
+        *("", "TUMBLE(ts, '1 hour') ", "HOP(ts, '5 min', '1 hour') ", "(TUMBLE(a.b + c, '3 s')) "),
+        *("SESSION(ts, '5 min') ", "TUMBLE(TABLE t, DESCRIPTOR(ts), '1 hour') ", "window_end "),
+        *("TABLE(HOP(TABLE t, DESCRIPTOR(ts), '1 min', '1 hour')) AS t GROUP BY t.window_start ",),
+        *("SESSION(TABLE t PARTITION BY (a), DESCRIPTOR(ts), '5 min') GROUP BY a, window_end ",),
+    )
+)
 
 
 @given(GROUPED, CALLS, PIECES)
@@ -162,3 +193,10 @@ def test_windows_of_any_text_are_rewritten_or_refused(beginning: str, call: str,
         assert error.status == 400 and error.data["line"] >= 1
         return
     assert rewrite_windows(rewritten) == rewritten
+    try:
+        streaming = streaming_windows(text)
+    except HeadwaterError as error:
+        assert error.status == 400 and error.data["line"] >= 1
+        return
+    assert streaming_windows(streaming.text).windows == ()
+    assert bool(streaming.windows) <= ("window(" in streaming.text)

@@ -33,7 +33,9 @@ from headwater.sql.ordering import check_clustering, check_ordering
 from headwater.sql.partitioning import check_partitioning, unknown_column
 from headwater.sql.schema_rules import checked_schema
 from headwater.types import (
+    CORRECTIONS_SUFFIX,
     DEAD_SUFFIX,
+    LATE_SUFFIX,
     MAX_NAME,
     OFFSET,
     SYSTEM_COLUMNS,
@@ -46,6 +48,12 @@ from headwater.types import (
 
 MAX_TOPIC_NAME = MAX_NAME - len(DEAD_SUFFIX)
 """Shorter than other names, so that the name of the topic's dead letters is a name too."""
+
+_RESERVED = {
+    DEAD_SUFFIX: "dead letters",
+    LATE_SUFFIX: "late rows",
+    CORRECTIONS_SUFFIX: "corrections of late rows",
+}
 
 
 def checked_definition(
@@ -78,16 +86,21 @@ def checked_definition(
 
 def checked_topic_name(name: str) -> str:
     """`name`, if a user may create a topic of this name."""
-    checked_name(name, "topic")
-    if name.endswith(DEAD_SUFFIX):
-        raise InvalidName(
-            f'topic name "{name}" is reserved', detail=f"Names that end in {DEAD_SUFFIX} belong to dead letters."
-        )
+    check_reserved(checked_name(name, "topic"), "topic")
     if len(name) > MAX_TOPIC_NAME:
         raise InvalidName(
             f'topic name "{name}" is too long', detail=f"Names of topics have at most {MAX_TOPIC_NAME} characters."
         )
     return name
+
+
+def check_reserved(name: str, kind: str) -> None:
+    """InvalidName if the name is one of those that Headwater gives to tables of its own."""
+    for suffix, owner in _RESERVED.items():
+        if name.endswith(suffix):
+            raise InvalidName(
+                f'{kind} name "{name}" is reserved', detail=f"Names that end in {suffix} belong to {owner}."
+            )
 
 
 def check_column_options(schema: Schema, options: TopicOptions) -> None:

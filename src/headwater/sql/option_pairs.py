@@ -31,6 +31,7 @@ class PairValues:
     taken: str
     kinds: bool = False
     default: str | None = None
+    name: Callable[[str], str] | None = None  # for what are names of neither columns nor kinds; values keep their case
 
     def read(self, given: object) -> Pairs:
         """The pairs, each name once; InvalidInput if one is not taken."""
@@ -61,9 +62,12 @@ class PairValues:
             value = self.default
         if not isinstance(value, str | int | float) or isinstance(value, bool):
             raise InvalidInput("", detail=f'"{name.strip()[:64]}" has no value.')
-        return name.strip(), str(value).strip().lower()
+        text = str(value).strip()
+        return name.strip(), text if self.name is not None else text.lower()
 
     def _name(self, name: str) -> str:
+        if self.name is not None:
+            return self.name(name)
         if not self.kinds:
             return ".".join(checked_name(part, "column") for part in name.split("."))
         return _choice(name.lower(), KINDS, "kind of column")

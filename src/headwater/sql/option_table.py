@@ -5,7 +5,9 @@ Values arrive as SQL literals, JSON values, CLI texts or Python objects; the kin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -14,12 +16,24 @@ from headwater.sql.cursor import closest
 from headwater.sql.option_pairs import COMPRESSION_LEVELS, PairValues, check_codec_level
 from headwater.sql.tokens import UNSENDABLE, quote
 from headwater.sql.units import parse_duration, parse_size, render_duration, render_size, shown
-from headwater.types import SYSTEM_COLUMNS, Pairs, RefreshMethod, RefreshMode, TopicOptions, ViewOptions, checked_name
+from headwater.types import (
+    SYSTEM_COLUMNS,
+    Pairs,
+    RefreshMethod,
+    RefreshMode,
+    StreamOptions,
+    TopicOptions,
+    ViewOptions,
+    checked_name,
+)
 
-Kind = Literal["choice", "level", "integer", "size", "duration", "columns", "column", "pairs", "text", "refresh"]
+Kind = Literal[
+    "choice", "level", "integer", "size", "duration", "columns", "column", "pairs", "text", "refresh", "topic", "json"
+]
 
 DEFAULT_LEVEL = "default"
 MAX_TEXT = 4096
+MAX_JSON = 256 * 1024
 MODES: tuple[str, ...] = get_args(RefreshMode)
 METHODS: tuple[str, ...] = get_args(RefreshMethod)
 
@@ -34,8 +48,10 @@ class Option:
     choices: tuple[str, ...] = ()
     minimum: float = 0
     maximum: float = 0
-    of: type[TopicOptions] | type[ViewOptions] = TopicOptions
+    of: type[TopicOptions] | type[ViewOptions] | type[StreamOptions] = TopicOptions
     pairs: PairValues | None = None
+    pattern: str = ""  # what a text looks like,
+    example: str = ""  # and how an error says that
 
     @property
     def default(self) -> object:
@@ -63,6 +79,12 @@ class Option:
             case "pairs":
                 assert self.pairs is not None
                 return self.pairs.taken
+            case "topic":
+                return "It takes the name of a topic."
+            case "json":
+                return f"It takes a JSON text of at most {MAX_JSON} characters."
+            case "text" if self.example:
+                return f"It takes {self.example}."
             case "text":
                 return f"It takes a text of at most {MAX_TEXT} characters."
             case "refresh":
@@ -93,6 +115,8 @@ class Option:
 
     def read(self, value: object) -> object:
         """The value in base units; InvalidOption if the option does not take it."""
+        if value == "" == self.default:
+            return ""  # not set
         try:
             result = self.pairs.read(value) if self.pairs is not None else _READERS[self.kind](value)
         except InvalidOption:
@@ -102,6 +126,8 @@ class Option:
         if self.choices and result not in self.choices:
             guess = closest(str(value), self.choices)
             raise self.refused(value, InvalidInput("", hint=f"Did you mean '{guess}'?" if guess else None))
+        if self.pattern and not re.fullmatch(self.pattern, str(result)):
+            raise self.refused(value)
         if self.maximum and not self.minimum <= cast(float, result) <= self.maximum:
             raise self.refused(value)
         return result
@@ -193,6 +219,24 @@ def _read_text(value: object) -> str:
     return value
 
 
+def _read_topic(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput("")
+    return checked_name(value, "topic")
+
+
+def _read_json(value: object) -> str:
+    """A JSON text as it was written; objects of a request become one."""
+    text = json.dumps(value) if isinstance(value, Mapping | list) else value
+    if not isinstance(text, str) or len(text) > MAX_JSON or UNSENDABLE.search(text):
+        raise InvalidInput("")
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput("", detail=f"It is not valid JSON: {error}.") from None
+    return text
+
+
 def _read_refresh(value: object) -> tuple[str | None, str | None]:
     """A mode and a method, each None if it is not named: 'immediate', 'full', 'immediate, incremental'."""
     words = value.replace(",", " ").split() if isinstance(value, str) else value
@@ -219,4 +263,6 @@ _READERS = {
     "column": _read_column,
     "text": _read_text,
     "refresh": _read_refresh,
+    "topic": _read_topic,
+    "json": _read_json,
 }

@@ -146,6 +146,12 @@ OPTIONS: tuple[Option, ...] = (
         minimum=1,
         maximum=100_000,
     ),
+    Option(
+        "log",
+        "choice",
+        "What keeps records from their acknowledgement until they are in the table; it cannot be changed later.",
+        choices=("sqlite", "kafka"),
+    ),
     Option("description", "text", "What the topic is for. COMMENT sets the same."),
 )
 

@@ -29,6 +29,17 @@ from headwater.sql.snapshot_statements import (
     read_show_tags,
 )
 from headwater.sql.statements import DescribeTopic, DropTopic, Explain, FlushTopic, ShowTopics, Statement
+from headwater.sql.stream_statements import (
+    read_alter_stream,
+    read_create_stream,
+    read_describe_stream,
+    read_drop_stream,
+    read_restart,
+    read_show_status,
+    read_show_streams,
+    read_start,
+    read_stop,
+)
 from headwater.sql.tokens import Token, tokenise
 from headwater.sql.view_statements import (
     read_alter_view,
@@ -46,9 +57,10 @@ from headwater.sql.view_statements import (
 
 STATEMENT_WORDS = (
     *("CREATE", "DROP", "ALTER", "SHOW", "DESCRIBE", "DESC", "FLUSH", "REFRESH", "VERIFY", "COMPACT"),
-    *("OPTIMIZE", "MAINTAIN", "RECOMMEND"),
+    *("OPTIMIZE", "MAINTAIN", "RECOMMEND", "START", "STOP", "RESTART"),
     *("DELETE", "UPDATE", "ROLLBACK", "CHERRY", "DIFF", "EXPLAIN"),
 )
+_REPLACED = "MATERIALIZED VIEW or STREAM"
 _SPARK_EXPLAIN = ("EXTENDED", "FORMATTED", "CODEGEN", "COST", "LOGICAL")
 
 
@@ -169,10 +181,13 @@ def _create_or_replace(cursor: Cursor) -> Statement:
         if cursor.accept(word):
             cursor.context = f"CREATE OR REPLACE {word}"
             return read(cursor, or_replace=True)
+    if cursor.accept("STREAM"):
+        cursor.context = "CREATE OR REPLACE STREAM"
+        return read_create_stream(cursor, or_replace=True)
     if cursor.at("TOPIC"):
-        raise cursor.unexpected("MATERIALIZED VIEW", hint="Use CREATE TOPIC IF NOT EXISTS, or DROP TOPIC first.")
+        raise cursor.unexpected(_REPLACED, hint="Use CREATE TOPIC IF NOT EXISTS, or DROP TOPIC first.")
     if not cursor.at("MATERIALIZED"):
-        raise cursor.unexpected("MATERIALIZED VIEW", hint="Use CREATE OR REPLACE MATERIALIZED VIEW name AS query.")
+        raise cursor.unexpected(_REPLACED, hint="Use CREATE OR REPLACE MATERIALIZED VIEW name AS query.")
     cursor.expect("MATERIALIZED", "VIEW")
     cursor.context = "CREATE OR REPLACE MATERIALIZED VIEW"
     return read_create_view(cursor, or_replace=True)
@@ -234,6 +249,7 @@ _READERS: Mapping[str, Mapping[str, Callable[[Cursor], Statement]]] = {
     "CREATE": {
         "TOPIC": read_create,
         "MATERIALIZED VIEW": read_create_view,
+        "STREAM": read_create_stream,
         "TAG": read_create_tag,
         "BRANCH": read_create_branch,
         "OR REPLACE": _create_or_replace,
@@ -241,13 +257,16 @@ _READERS: Mapping[str, Mapping[str, Callable[[Cursor], Statement]]] = {
     "DROP": {
         "TOPIC": _drop,
         "MATERIALIZED VIEW": read_drop_view,
+        "STREAM": read_drop_stream,
         "TAG": read_drop_tag,
         "BRANCH": read_drop_branch,
     },
-    "ALTER": {"TOPIC": read_alter, "MATERIALIZED VIEW": read_alter_view},
+    "ALTER": {"TOPIC": read_alter, "MATERIALIZED VIEW": read_alter_view, "STREAM": read_alter_stream},
     "SHOW": {
         "TOPICS": _show,
         "MATERIALIZED VIEWS": read_show_views,
+        "STREAMS": read_show_streams,
+        "STREAM STATUS": read_show_status,
         "REFRESHES": read_show_refreshes,
         "MAINTENANCE": read_show_maintenance,
         "SCHEMAS OF": read_show_schemas,
@@ -256,7 +275,7 @@ _READERS: Mapping[str, Mapping[str, Callable[[Cursor], Statement]]] = {
         "TAGS OF": read_show_tags,
         "BRANCHES OF": read_show_branches,
     },
-    "DESCRIBE": {"TOPIC": _describe, "MATERIALIZED VIEW": read_describe_view},
+    "DESCRIBE": {"TOPIC": _describe, "MATERIALIZED VIEW": read_describe_view, "STREAM": read_describe_stream},
     "REFRESH": {"MATERIALIZED VIEW": read_refresh},
     "VERIFY": {"MATERIALIZED VIEW": read_verify},
     "COMPACT": {"MATERIALIZED VIEW": read_compact},
@@ -265,5 +284,8 @@ _READERS: Mapping[str, Mapping[str, Callable[[Cursor], Statement]]] = {
     "CHERRY": {"PICK VERSION": read_cherry_pick},
     "DIFF": {"TOPIC": read_diff},
     "RECOMMEND": {"FOR": read_recommend},
+    "START": {"STREAM": read_start},
+    "STOP": {"STREAM": read_stop},
+    "RESTART": {"STREAM": read_restart},
 }
 """What reads the rest of a statement, by its verb and the words behind it."""

@@ -36,6 +36,19 @@ def text_of(cursor: Cursor, tokens: Sequence[Token]) -> str:
     return cursor.text[tokens[0].start : tokens[-1].end]
 
 
+def split_items(tokens: Sequence[Token]) -> list[tuple[Token, ...]]:
+    """What commas outside brackets separate; a part may be empty."""
+    depth = 0
+    parts: list[list[Token]] = [[]]
+    for token in tokens:
+        depth += (token.text in ("(", "[")) - (token.text in (")", "]"))
+        if depth == 0 and token.text == ",":
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return [tuple(part) for part in parts]
+
+
 def ends_with_tail(tokens: Sequence[Token]) -> bool:
     """Whether the clause about the tail ends a query."""
     return [token.keyword for token in tokens[-3:]] in (["WITH", "TAIL", "ON"], ["WITH", "TAIL", "OFF"])

@@ -38,7 +38,6 @@ STATEMENTS: Mapping[str, str | None] = {
     "CACHE": _NO_SESSION,
     "UNCACHE": _NO_SESSION,
     "CLEAR": _NO_SESSION,
-    "START": _NO_SESSION,
     "COMMIT": _NO_SESSION,
     "LOCK": _NO_SESSION,
     "UNLOCK": _NO_SESSION,
@@ -79,17 +78,18 @@ OBJECTS: tuple[str, ...] = (
     "PARTITIONS",
     "TBLPROPERTIES",
     "QUERY",
+    "TRANSACTION",
     "USER",
     "ROLE",
 )
 """What SQL can create, drop, show and describe, and Headwater cannot."""
 
 INSTEAD: Mapping[str, str] = {
-    "CREATE": "Use CREATE TOPIC name (columns), or CREATE MATERIALIZED VIEW name AS query.",
-    "DROP": "Use DROP TOPIC name, or DROP MATERIALIZED VIEW name.",
-    "ALTER": "Use ALTER TOPIC name ADD COLUMN ..., or ALTER MATERIALIZED VIEW name SET (option = value).",
-    "SHOW": "Use SHOW TOPICS, SHOW MATERIALIZED VIEWS, SHOW REFRESHES or SHOW MAINTENANCE.",
-    "DESCRIBE": "Use DESCRIBE TOPIC name, or DESCRIBE MATERIALIZED VIEW name.",
+    "CREATE": "Use CREATE TOPIC or STREAM name (columns), or CREATE MATERIALIZED VIEW name AS query.",
+    "DROP": "Use DROP TOPIC name, DROP STREAM name, or DROP MATERIALIZED VIEW name.",
+    "ALTER": "Use ALTER TOPIC name ADD COLUMN ..., or ALTER STREAM or MATERIALIZED VIEW name SET (option = value).",
+    "SHOW": "Use SHOW TOPICS, SHOW STREAMS, SHOW MATERIALIZED VIEWS, SHOW REFRESHES or SHOW MAINTENANCE.",
+    "DESCRIBE": "Use DESCRIBE TOPIC name, DESCRIBE STREAM name, or DESCRIBE MATERIALIZED VIEW name.",
     "REFRESH": "Use REFRESH MATERIALIZED VIEW name; topics are always fresh, and FLUSH commits what waits in the log.",
     "VERIFY": "Use VERIFY MATERIALIZED VIEW name.",
     "COMPACT": "Use COMPACT MATERIALIZED VIEW name.",
@@ -98,6 +98,9 @@ INSTEAD: Mapping[str, str] = {
     "CHERRY": "Use CHERRY PICK VERSION id INTO topic.",
     "DIFF": "Use DIFF TOPIC name BETWEEN id AND id.",
     "RECOMMEND": "Use RECOMMEND FOR topic.",
+    "START": "Use START STREAM name; statements stand for themselves, and there are no transactions.",
+    "STOP": "Use STOP STREAM name.",
+    "RESTART": "Use RESTART STREAM name.",
 }
 """The statements of Headwater that start with the same word."""
 

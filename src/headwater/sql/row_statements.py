@@ -46,7 +46,7 @@ def read_update(cursor: Cursor) -> UpdateRows:
 
 def delete_of(topic: str, condition: str) -> DeleteRows:
     """The same statement from its parts."""
-    return DeleteRows(checked_name(topic, "topic"), _expression(condition, "condition"))
+    return DeleteRows(checked_name(topic, "topic"), checked_expression(condition, "condition"))
 
 
 def update_of(topic: str, assignments: Mapping[str, str], condition: str) -> UpdateRows:
@@ -59,12 +59,12 @@ def update_of(topic: str, assignments: Mapping[str, str], condition: str) -> Upd
         column = _read_column(cursor, values)
         if cursor.token.kind != "end":
             raise cursor.unexpected("nothing behind the column")
-        values[column] = _expression(value, f'value of column "{column}"')
-    return UpdateRows(checked_name(topic, "topic"), tuple(values.items()), _expression(condition, "condition"))
+        values[column] = checked_expression(value, f'value of column "{column}"')
+    return UpdateRows(checked_name(topic, "topic"), tuple(values.items()), checked_expression(condition, "condition"))
 
 
-def _expression(text: str, context: str) -> str:
-    """One expression that cannot escape from where it is put."""
+def checked_expression(text: str, context: str) -> str:
+    """One expression, such as a condition, that cannot escape from where it is put."""
     cursor = Cursor(text, tokenise(text), context=context)
     tokens = cursor.rest()
     if not tokens:

@@ -65,12 +65,12 @@ def read_schema(text: str, kind: SchemaKind) -> SchemaFile:
 
 def definition_from_dict(body: Mapping[str, Any]) -> TopicDefinition:
     """A checked definition from its JSON form."""
-    _check_keys(body, _DEFINITION_KEYS, "topic definition")
+    check_keys(body, _DEFINITION_KEYS, "topic definition")
     name = body.get("name")
     if not isinstance(name, str):
         raise InvalidSchema('topic definition needs a text "name"')
     return checked_definition(
-        name, _columns(body), _partitioning(body), _options(body), _ordering(body), _clustering(body)
+        name, columns_of(body), partitioning_of(body), options_of(body), _ordering(body), _clustering(body)
     )
 
 
@@ -78,7 +78,7 @@ def definition_to_dict(definition: TopicDefinition, *, all_options: bool = False
     """The JSON form of a definition, which `definition_from_dict` reads back to an equal one."""
     return {
         "name": definition.name,
-        "columns": [_column_to_dict(field) for field in definition.schema.fields],
+        "columns": [column_to_dict(field) for field in definition.schema.fields],
         "partitioned_by": [str(part) for part in definition.partitioning],
         "ordered_by": [str(key) for key in definition.ordering],
         "clustered_by": list(definition.clustering),
@@ -86,7 +86,8 @@ def definition_to_dict(definition: TopicDefinition, *, all_options: bool = False
     }
 
 
-def _column_to_dict(field: NestedField) -> dict[str, Any]:
+def column_to_dict(field: NestedField) -> dict[str, Any]:
+    """The JSON form of one column."""
     column: dict[str, Any] = {
         "name": field.name,
         "type": render_type(field.field_type),
@@ -116,12 +117,12 @@ def _from_json(value: object) -> SchemaFile:
         )
     if "fields" in value:
         return SchemaFile(schema_from_iceberg(value), (), TopicOptions())
-    _check_keys(value, _DEFINITION_KEYS, "JSON schema")
-    schema = checked_schema(_columns(value))
-    parts = check_partitioning(schema, _partitioning(value))
+    check_keys(value, _DEFINITION_KEYS, "JSON schema")
+    schema = checked_schema(columns_of(value))
+    parts = check_partitioning(schema, partitioning_of(value))
     ordering = check_ordering(schema, _ordering(value))
     clustering = check_clustering(schema, _clustering(value), ordering)
-    return SchemaFile(schema, parts, parse_options(_options(value)), ordering, clustering)
+    return SchemaFile(schema, parts, parse_options(options_of(value)), ordering, clustering)
 
 
 def _load(text: str, what: str) -> object:
@@ -144,7 +145,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _check_keys(value: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
+def check_keys(value: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
+    """InvalidSchema with a suggestion for a key that is not one of those known."""
     for key in value:
         if key not in known:
             guess = closest(key, known)
@@ -155,7 +157,8 @@ def _check_keys(value: Mapping[str, Any], known: tuple[str, ...], what: str) -> 
             )
 
 
-def _columns(body: Mapping[str, Any]) -> list[NestedField]:
+def columns_of(body: Mapping[str, Any]) -> list[NestedField]:
+    """The columns that a definition's JSON form lists."""
     columns = body.get("columns")
     if not isinstance(columns, list):
         raise InvalidSchema(
@@ -167,7 +170,7 @@ def _columns(body: Mapping[str, Any]) -> list[NestedField]:
 def _column(column: object, place: int) -> NestedField:
     if not isinstance(column, dict):
         raise InvalidSchema(f"column {place + 1} is not an object")
-    _check_keys(column, _COLUMN_KEYS, f"column {place + 1}")
+    check_keys(column, _COLUMN_KEYS, f"column {place + 1}")
     name, of = column.get("name"), column.get("type")
     nullable, comment = column.get("nullable", True), column.get("comment")
     if not isinstance(name, str) or not isinstance(of, str):
@@ -184,7 +187,8 @@ def _column(column: object, place: int) -> NestedField:
     return NestedField(UNASSIGNED, name, parsed, required=not nullable, doc=comment)
 
 
-def _partitioning(body: Mapping[str, Any]) -> tuple[Partition, ...]:
+def partitioning_of(body: Mapping[str, Any]) -> tuple[Partition, ...]:
+    """The partition fields that it lists."""
     parts = _texts(body, "partitioned_by", '["days(placed_at)", "bucket(8, customer)"]')
     return tuple(part for text in parts for part in parse_partitioning(text))
 
@@ -208,7 +212,8 @@ def _texts(body: Mapping[str, Any], key: str, example: str) -> list[str]:
     return texts
 
 
-def _options(body: Mapping[str, Any]) -> Mapping[str, object]:
+def options_of(body: Mapping[str, Any]) -> Mapping[str, object]:
+    """The options that it sets."""
     options = body.get("options") or {}
     if not isinstance(options, dict):
         raise InvalidSchema('"options" is an object of options by name')

@@ -8,7 +8,7 @@ from typing import Literal
 
 from headwater.sql.alter_changes import Origin, TopicChange
 from headwater.sql.moments import NEWEST, AsOf
-from headwater.types import TopicDefinition, ViewDefinition
+from headwater.types import StreamDefinition, TopicDefinition, ViewDefinition
 
 Engine = Literal["auto", "duckdb", "spark"]
 
@@ -309,6 +309,67 @@ class Recommend:
     sample_rows: int = SAMPLED_ROWS
 
 
+@dataclass(frozen=True, slots=True)
+class CreateStream:
+    definition: StreamDefinition
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropStream:
+    """Forget a stream; the topic stays."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterStream:
+    """Change the options that `values` names, and no others; values are those that WITH takes, checked already."""
+
+    name: str
+    values: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class ShowStreams:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeStream:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartStream:
+    """Run a continuous view, or the connector of a stream."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopStream:
+    """Finish what is under way of a continuous view or a connector, and do not run it again until it is started."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestartStream:
+    """Stop and start a continuous view or a connector."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShowStreamStatus:
+    """How continuous views and connectors run; all of them when `name` is None."""
+
+    name: str | None = None
+
+
 ParquetStatement = ShowParquetStats | ShowParquetSchema | Recommend
 CareStatement = Optimize | Maintain | ShowMaintenance
 TopicStatement = CreateTopic | DropTopic | ShowTopics | DescribeTopic | AlterTopic | ShowSchemas | FlushTopic
@@ -326,6 +387,17 @@ ViewStatement = (
     | ShowRefreshes
     | CompactView
 )
+StreamStatement = (
+    CreateStream
+    | DropStream
+    | AlterStream
+    | ShowStreams
+    | DescribeStream
+    | StartStream
+    | StopStream
+    | RestartStream
+    | ShowStreamStatus
+)
 SnapshotStatement = ShowSnapshots | ShowRefs | CreateRef | DropRef | RollbackTopic | CherryPick | DiffTopic
 Statement = (
     Query
@@ -333,6 +405,7 @@ Statement = (
     | TopicStatement
     | RowStatement
     | ViewStatement
+    | StreamStatement
     | SnapshotStatement
     | CareStatement
     | ParquetStatement

@@ -7,10 +7,11 @@ from typing import Any
 
 from headwater.errors import InvalidInput, InvalidName, InvalidStatement
 from headwater.sql.cursor import Cursor
+from headwater.sql.definition import check_reserved
 from headwater.sql.query_text import QUERY_WORDS, at_query, check_brackets, ends_with_tail
 from headwater.sql.tokens import Token
 from headwater.sql.view_options import check_view_options, parse_view_options, render_view_options
-from headwater.types import DEAD_SUFFIX, MAX_NAME, ViewDefinition, ViewOptions, checked_name
+from headwater.types import CORRECTIONS_SUFFIX, MAX_NAME, ViewDefinition, ViewOptions, checked_name
 
 _MEMBERS = ("name", "query", "options")
 
@@ -18,18 +19,25 @@ _MEMBERS = ("name", "query", "options")
 def checked_view(name: str, query: str, options: ViewOptions | Mapping[str, object] | None = None) -> ViewDefinition:
     """A view whose parts are what they should be; whether the query can be run is decided when the view is made."""
     values = check_view_options(options) if isinstance(options, ViewOptions) else parse_view_options(options or {})
-    return ViewDefinition(checked_view_name(name), _checked_query(query), values)
+    definition = ViewDefinition(checked_view_name(name), _checked_query(query), values)
+    check_room_for_late(definition)
+    return definition
 
 
 def checked_view_name(name: str) -> str:
     """`name`, if a user may create a view of this name."""
-    checked_name(name, "materialized view")
-    if name.endswith(DEAD_SUFFIX):
-        raise InvalidName(
-            f'materialized view name "{name}" is reserved',
-            detail=f"Names that end in {DEAD_SUFFIX} belong to dead letters.",
-        )
+    check_reserved(checked_name(name, "materialized view"), "materialized view")
     return name
+
+
+def check_room_for_late(definition: ViewDefinition) -> None:
+    """InvalidName if the tables of the view's late rows would have names that are too long."""
+    most = MAX_NAME - len(CORRECTIONS_SUFFIX)
+    if definition.options.late != "drop" and len(definition.name) > most:
+        raise InvalidName(
+            f'materialized view name "{definition.name}" is too long',
+            detail=f"Names of views that keep late rows have at most {most} characters.",
+        )
 
 
 def view_to_dict(definition: ViewDefinition, *, all_options: bool = False) -> dict[str, Any]:
@@ -51,7 +59,7 @@ def view_from_dict(body: Mapping[str, object]) -> ViewDefinition:
 
 
 def read_view_query(cursor: Cursor) -> tuple[str, Cursor]:
-    """The query that the rest of a statement starts with, and what follows it: nothing, or WITH and options."""
+    """The query that the rest of a statement starts with, and what follows it: EMIT, INTO and WITH, or nothing."""
     if not at_query(cursor):
         raise cursor.unexpected("a query", known=QUERY_WORDS)
     start = cursor.tokens[cursor.place - 1].end
@@ -71,9 +79,12 @@ def _checked_query(text: str) -> str:
         raise cursor.located(InvalidStatement("a view has one query"), more)
     if not at_query(cursor):
         raise cursor.unexpected("a query", known=QUERY_WORDS)
-    if _options_place(cursor, tokens) < len(tokens):
+    place = _options_place(cursor, tokens)
+    if place < len(tokens):
+        found = tokens[place].keyword
+        what = "options stand" if found == "WITH" else f"{found} stands"
         hint = "Set them as options of the view, not in its query."
-        raise cursor.located(InvalidStatement("options stand in the query of a view", hint=hint), tokens[-1])
+        raise cursor.located(InvalidStatement(f"{what} in the query of a view", hint=hint), tokens[-1])
     _check_query(cursor, tokens)
     return _text(cursor, 0, tokens)
 
@@ -97,24 +108,53 @@ def _check_query(cursor: Cursor, tokens: Sequence[Token]) -> None:
 
 
 def _options_place(cursor: Cursor, tokens: Sequence[Token]) -> int:
-    """Where the options start that end a statement: at the last WITH outside brackets that a bracket follows."""
+    """Where the clauses start that end a statement: EMIT, INTO and WITH, each outside brackets and up to the end."""
     depth, place = 0, len(tokens)
+    misplaced: Token | None = None
     for index, token in enumerate(tokens):
         depth += (token.text == "(") - (token.text == ")")
-        following = tokens[index + 1].text if index + 1 < len(tokens) else ""
-        if depth == 0 and index and token.keyword == "WITH" and following == "(":
+        if depth or not index or not _clause_end(tokens, index):
+            continue
+        if _ends_statement(tokens, index):
             place = index
-    if place < len(tokens) and not _is_closed_by_last(tokens[place + 1 :]):
-        hint = "Put the options at the end of the statement, or before AS."
-        raise cursor.located(InvalidStatement("WITH is misplaced", hint=hint), tokens[place])
+            break
+        misplaced = token
+    if misplaced is not None:
+        what = "the options" if misplaced.keyword == "WITH" else "it"
+        hint = f"Put {what} at the end of the statement{', or before AS' if misplaced.keyword == 'WITH' else ''}."
+        raise cursor.located(InvalidStatement(f"{misplaced.keyword} is misplaced", hint=hint), misplaced)
     return place
 
 
-def _is_closed_by_last(tokens: Sequence[Token]) -> bool:
-    """Whether the bracket that the tokens open is closed by their last one."""
+def _ends_statement(tokens: Sequence[Token], place: int) -> bool:
+    while place < len(tokens):
+        end = _clause_end(tokens, place)
+        if not end:
+            return False
+        place = end
+    return True
+
+
+def _clause_end(tokens: Sequence[Token], place: int) -> int:
+    """The place behind the clause that starts here, or 0; a column or a table may be called emit or into."""
+    words = [token.keyword for token in tokens[place : place + 4]]
+    if words[:2] == ["EMIT", "CHANGES"]:
+        return place + 2
+    if words == ["EMIT", "ON", "WINDOW", "CLOSE"]:
+        return place + 4
+    behind = tokens[place + 1 : place + 3]
+    if words[:2] in (["INTO", "TOPIC"], ["INTO", "KAFKA"]) and behind[-1].kind == "string":
+        return place + 3
+    if words[:1] == ["WITH"] and behind and behind[0].text == "(":
+        return _closed_at(tokens, place + 1)
+    return 0
+
+
+def _closed_at(tokens: Sequence[Token], place: int) -> int:
+    """The place behind the bracket that closes the one at this place, or behind all if nothing does."""
     depth = 0
-    for index, token in enumerate(tokens):
-        depth += (token.text == "(") - (token.text == ")")
+    for index in range(place, len(tokens)):
+        depth += (tokens[index].text == "(") - (tokens[index].text == ")")
         if depth == 0:
-            return index == len(tokens) - 1
-    return True  # a bracket that nothing closes is reported as such
+            return index + 1
+    return len(tokens)  # reported where the options are read

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from headwater.errors import InvalidOption
+from headwater.sql.kafka_texts import TARGET
 from headwater.sql.option_table import Option, check_level, find_option
 from headwater.sql.options import option
 from headwater.types import ViewOptions
@@ -56,8 +58,39 @@ _ROWS = (
     replace(option("compression"), doc="The codec of the view's Parquet files."),
     option("compression_level"),
     option("target_file_size"),
+    Option(
+        "emit",
+        "choice",
+        "When a continuous view shows a window: changes as they come, or each window once, when it is closed. "
+        "EMIT CHANGES and EMIT ON WINDOW CLOSE set the same.",
+        choices=("changes", "close"),
+    ),
+    Option("into_topic", "topic", "The topic that takes the results of a continuous view. INTO TOPIC sets the same."),
+    Option(
+        "into_kafka",
+        "text",
+        "The Kafka topic that takes the results of a continuous view. INTO KAFKA sets the same.",
+        pattern=TARGET,
+        example="brokers and a Kafka topic: 'host:9092,other:9092/topic'",
+    ),
+    Option(
+        "late",
+        "choice",
+        "What a continuous view does with rows that come behind the watermark, beside counting them: drop, keep them "
+        "in <view>__late, or correct windows that are closed.",
+        choices=("drop", "keep", "correct"),
+    ),
+    Option(
+        "trigger",
+        "duration",
+        "The least time between two micro-batches of a continuous view.",
+        maximum=86_400,
+    ),
     Option("description", "text", "What the view is for. COMMENT sets the same."),
 )
+CONTINUOUS = ("emit", "into_topic", "into_kafka", "late", "trigger")
+"""Options of continuous views only."""
+
 VIEW_OPTIONS: tuple[Option, ...] = tuple(replace(each, of=ViewOptions) for each in _ROWS)
 
 
@@ -81,7 +114,30 @@ def change_view_options(options: ViewOptions, values: Mapping[str, object]) -> V
         read.setdefault("compression_level", None)
     changed = replace(options, **read, mode=mode or options.mode, method=method or options.method)
     check_level(changed)
+    _check_continuous(changed, values)
     return changed
+
+
+def _check_continuous(options: ViewOptions, values: Mapping[str, object]) -> None:
+    """Refuse what only a stream can do where none keeps the view, and two places for the results."""
+    if options.into_topic and options.into_kafka:
+        raise InvalidOption(
+            'options "into_topic" and "into_kafka" contradict each other',
+            detail="The results go to one place.",
+            option="into_kafka" if "into_kafka" in values else "into_topic",
+        )
+    used = [name for name in CONTINUOUS if getattr(options, name) != view_option(name).default]
+    if options.mode == "continuous" or not used:
+        return
+    name = next((each for each in used if each in values), used[0])
+    raise only_continuous(f'option "{name}"', options, name if name in values else "refresh")
+
+
+def only_continuous(what: str, options: ViewOptions, option: str) -> InvalidOption:
+    """The error for what a view has that is not continuous."""
+    hint = "Add refresh = 'continuous' to WITH (...), or leave it out."
+    detail = f"The view is refreshed in the mode '{options.mode}'; windows close and results go on in a stream only."
+    return InvalidOption(f"{what} is for continuous views", detail=detail, hint=hint, option=option)
 
 
 def check_view_options(options: ViewOptions) -> ViewOptions:

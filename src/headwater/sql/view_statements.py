@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headwater.errors import HeadwaterError, InvalidStatement
+from headwater.errors import HeadwaterError, InvalidOption, InvalidStatement
 from headwater.sql.cursor import Cursor
 from headwater.sql.option_clause import OptionClause
 from headwater.sql.statements import (
@@ -20,13 +20,14 @@ from headwater.sql.statements import (
     Verify,
     VerifyView,
 )
-from headwater.sql.view_definition import checked_view_name, read_view_query
-from headwater.sql.view_options import parse_view_options, view_option
-from headwater.types import ViewDefinition
+from headwater.sql.view_definition import check_room_for_late, checked_view_name, read_view_query
+from headwater.sql.view_options import only_continuous, parse_view_options, view_option
+from headwater.types import ViewDefinition, ViewOptions
 
 MAX_SAMPLE = 1_000_000
 MAX_REFRESHES = 10_000
 
+_CONTINUOUS = "Add WITH (refresh = 'continuous')."
 _BEFORE_AS = ("COMMENT", "WITH", "AS")
 
 
@@ -145,13 +146,40 @@ def _read_definition(cursor: Cursor) -> ViewDefinition:
     clause = OptionClause(view_option)
     _read_before_as(cursor, name, clause)
     query, behind = read_view_query(cursor)
-    if "WITH" in clause.places and behind.token.kind != "end":
-        raise behind.unexpected("WITH once")
-    if behind.accept("WITH"):
-        clause.read(behind, "WITH")
-    behind.expect_end()
+    _read_behind(behind, clause)
     clause.check(cursor, parse_view_options)
-    return ViewDefinition(name, query, parse_view_options(clause.values))
+    options = parse_view_options(clause.values)
+    if options.mode != "continuous" and (emit := clause.places.get("EMIT")):
+        raise cursor.located(_emit_alone(clause, options), emit)
+    definition = ViewDefinition(name, query, options)
+    with cursor.locating(named):
+        check_room_for_late(definition)
+    return definition
+
+
+def _read_behind(cursor: Cursor, clause: OptionClause) -> None:
+    """EMIT, INTO and WITH in any order, each once."""
+    while cursor.token.kind != "end":
+        token = cursor.token
+        if token.keyword in clause.places:
+            raise cursor.unexpected(f"{token.keyword} once")
+        if cursor.accept("EMIT"):
+            clause.set(cursor, "emit", token, "changes" if cursor.accept("CHANGES") else "close")
+            cursor.accept("ON", "WINDOW", "CLOSE")
+        elif cursor.accept("INTO"):
+            option = "into_topic" if cursor.advance().keyword == "TOPIC" else "into_kafka"
+            clause.set(cursor, option, cursor.token, cursor.string("a name"))
+        else:
+            cursor.expect("WITH")
+            clause.read(cursor, "WITH")
+        clause.places[token.keyword] = token
+
+
+def _emit_alone(clause: OptionClause, options: ViewOptions) -> HeadwaterError:
+    if "refresh" in clause.values:
+        return only_continuous("EMIT", options, "emit")
+    detail = f"The view has no option refresh, and is then refreshed in the mode '{options.mode}'."
+    return InvalidOption("EMIT is for continuous views", detail=detail, hint=_CONTINUOUS, option="emit")
 
 
 def _read_before_as(cursor: Cursor, name: str, clause: OptionClause) -> None:

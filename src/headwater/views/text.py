@@ -8,7 +8,7 @@ from headwater.sql.windows import rewrite_windows
 
 
 def plain_query(text: str) -> str:
-    """The query with `topic('x')`, `mv('x')` and TUMBLE or HOP replaced by what Spark reads."""
+    """The query with `topic('x')`, `mv('x')` and TUMBLE, HOP or SESSION replaced by what Spark reads."""
     return plain(text).text
 
 

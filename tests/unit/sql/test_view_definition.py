@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headwater.errors import HeadwaterError, InvalidInput, InvalidStatement
+from headwater.errors import HeadwaterError, InvalidInput, InvalidName, InvalidStatement
 from headwater.sql.moments import parse_moment
 from headwater.sql.parse import parse
 from headwater.sql.render import render_create_view
@@ -42,6 +42,9 @@ def test_the_statement_the_value_and_the_json_form_make_equal_definitions() -> N
         "SELECT 1 WITH (refresh = 'full')",
         "SELECT * FROM t WITH (a = 1) WHERE x",
         "SELECT 1 WITH TAIL OFF",
+        "SELECT 1 EMIT CHANGES",
+        "SELECT a FROM t EMIT ON WINDOW CLOSE WHERE a",
+        "SELECT 1 INTO TOPIC 'x'",
         "SELECT 'a",
         "SELECT '\0'",
     ],
@@ -51,7 +54,9 @@ def test_queries_that_cannot_be_views(query: str) -> None:
         checked_view("v", query)
 
 
-@pytest.mark.parametrize("name", ["", "V", "a b", "../x", "a" * 129, "x__dead", "_x", "1a", "views.v"])
+@pytest.mark.parametrize(
+    "name", ["", "V", "a b", "../x", "a" * 129, "x__dead", "x__late", "x__corrections", "_x", "1a", "views.v"]
+)
 def test_names_that_cannot_be_views(name: str) -> None:
     with pytest.raises(HeadwaterError, match=r"^materialized view name"):
         checked_view(name, "SELECT 1")
@@ -75,6 +80,14 @@ def test_bodies_that_are_refused(body: dict[str, object]) -> None:
     with pytest.raises(HeadwaterError) as caught:
         view_from_dict(body)
     assert caught.value.status == 400
+
+
+def test_tables_of_late_rows_have_names_too() -> None:
+    options = {"refresh": "continuous", "late": "keep"}
+    assert checked_view("v" * 115, "SELECT 1", options).options.late == "keep"
+    with pytest.raises(InvalidName, match="too long"):
+        checked_view("v" * 116, "SELECT 1", options)
+    assert checked_view("v" * 128, "SELECT 1", {"refresh": "continuous"})
 
 
 def test_views_live_in_their_own_namespace() -> None:

@@ -103,6 +103,11 @@ def test_what_refresh_does_not_take(value: object) -> None:
         ("compression", "lzo"),
         ("compression_level", 23),
         ("target_file_size", 1),
+        ("emit", "now"),
+        ("into_topic", "No"),
+        ("into_kafka", "topic"),
+        ("late", "never"),
+        ("trigger", "2 days"),
         ("description", "\0"),
     ],
 )
@@ -160,3 +165,30 @@ def test_options_without_effect_are_noticed() -> None:
     assert view_notices(ViewOptions()) == ()
     assert view_notices(ViewOptions(mode="on_query", max_staleness=5, verify_every=3, verify_sample=9)) == ()
     assert len(view_notices(ViewOptions(mode="manual", interval=5, max_staleness=5, verify_sample=9))) == 3
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"emit": "close"}, {"into_topic": "x"}, {"into_kafka": "k:1/t"}, {"late": "keep"}, {"trigger": 1}],
+    ids=lambda values: next(iter(values)),
+)
+def test_what_a_stream_does_needs_one(values: dict[str, object]) -> None:
+    (name,) = values
+    with pytest.raises(InvalidOption, match=f'option "{name}" is for continuous views') as caught:
+        parse_view_options(values)
+    assert caught.value.data["option"] == name
+    assert caught.value.hint and "refresh = 'continuous'" in caught.value.hint
+    kept = parse_view_options({"refresh": "continuous", **values})
+    assert kept.mode == "continuous"
+    with pytest.raises(InvalidOption, match=f'option "{name}" is for continuous views') as caught:
+        change_view_options(kept, {"refresh": "manual"})
+    assert caught.value.data["option"] == "refresh"
+    default = {name: view_option(name).default}
+    assert change_view_options(kept, {"refresh": "manual", **default}) == ViewOptions(mode="manual")
+
+
+def test_results_go_to_one_place() -> None:
+    topic = parse_view_options({"refresh": "continuous", "into_topic": "x"})
+    with pytest.raises(InvalidOption, match="contradict"):
+        change_view_options(topic, {"into_kafka": "k:1/t"})
+    assert change_view_options(topic, {"into_kafka": "k:1/t", "into_topic": ""}).into_kafka == "k:1/t"

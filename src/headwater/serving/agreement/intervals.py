@@ -48,6 +48,14 @@ def is_micros(node: exp.Expression) -> bool:
     return isinstance(unit, exp.Var) and unit.name.upper() == "SECOND" and node.this.this.name == "0.000001"
 
 
+def micros_of(node: exp.Expression) -> int:
+    """The microseconds of a literal interval of a fixed length."""
+    count, unit = _parts(node) if isinstance(node, exp.Interval) else (0, "")
+    if unit not in _SECONDS:
+        raise NotProven("this interval is not proven to agree")
+    return count * _SECONDS[unit] * 1_000_000
+
+
 def _parts(node: exp.Interval) -> tuple[int, str]:
     unit = node.args.get("unit")
     if not isinstance(unit, exp.Var) or not isinstance(node.this, exp.Literal) or not _COUNT.match(node.this.name):

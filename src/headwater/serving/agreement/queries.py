@@ -140,6 +140,14 @@ def _folded(view: Folded, wanted: Mentioned, whole_structs: bool) -> tuple[Query
     return query, frozenset(reads.columns[view.states])
 
 
+def _left_out(node: exp.Expression, names: Sequence[str]) -> str:
+    """The column that EXCEPT leaves out of a star, which must have exactly one of this name."""
+    name = node.name.lower()
+    if not isinstance(node, exp.Column) or node.table or [each.lower() for each in names].count(name) != 1:
+        raise NotProven("what except leaves out of a star is not proven to agree")
+    return name
+
+
 def _unified(left: Query, right: Query) -> list[pa.DataType]:
     """The types of a set operation's columns: both sides have the same, one has NULL, or they are decimals, of which
     Spark takes the wider."""
@@ -346,11 +354,13 @@ class Select:
 
     def _star(self, over: Rows, node: exp.Expression) -> list[tuple[str | None, Typed]]:
         star = node.this if isinstance(node, exp.Column) else node
-        only(star)
+        only(star, "except_")
         qualifier = node.table if isinstance(node, exp.Column) else None
         if isinstance(node, exp.Column):
             only(node, "this", "table")
-        return [(column.name, over.column(column, column.name)) for column in over.scope.star(qualifier)]
+        columns = over.scope.star(qualifier)
+        but = [_left_out(each, [column.name for column in columns]) for each in star.args.get("except_") or ()]
+        return [(each.name, over.column(each, each.name)) for each in columns if each.name.lower() not in but]
 
     def _sort(
         self, over: Rows, output: Sequence[tuple[str | None, Typed]], aliases: Mapping[str, Typed], item: exp.Expression

@@ -10,11 +10,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, UUIDType
 from sqlglot import exp
 
-from headwater.serving.agreement.casts import cast, failing
+from headwater.serving.agreement.casts import aware, cast, failing, naive
 from headwater.serving.agreement.folds import sorts
+from headwater.serving.agreement.intervals import micros_of
 from headwater.serving.agreement.parsing import only
 from headwater.serving.agreement.scope import Column, Relation, Scope, quoted
-from headwater.serving.agreement.types import BIGINT, INT, spark_type
+from headwater.serving.agreement.types import BIGINT, INT, TIMESTAMP, TIMESTAMPS, spark_type
 from headwater.serving.agreement.values import Folded, NotProven, Tables, Typed
 from headwater.types import TOPICS
 
@@ -183,20 +184,36 @@ _ONE = (cast("1", BIGINT), cast(cast("1", INT), BIGINT))
 def repeated(
     sql: str, scope: Scope, lateral: exp.Expression, alias: str, expr: Callable[[exp.Expression], Typed]
 ) -> tuple[str, Scope]:
-    """`LATERAL VIEW explode(sequence(1, n)) x AS c`: every row n times, which is how signed rows are read."""
+    """`LATERAL VIEW explode(sequence(1, n)) x AS c`: every row n times, which is how signed rows are read; or from a
+    time to another by an interval, which is how rows of overlapping windows are."""
     only(lateral, "this", "view", "alias")
     names = lateral.args["alias"].args.get("columns") or []
     calls = [lateral.this, *(lateral.this.expressions if isinstance(lateral.this, exp.Anonymous) else ())]
     known = [str(call.this).lower() for call in calls] == ["explode", "sequence"] and len(names) == 1
-    if not known or len(calls[1].expressions) != 2:
+    if not known or len(calls[1].expressions) not in (2, 3):
         raise NotProven("this lateral view is not proven to agree")
-    first, last = (expr(argument) for argument in calls[1].expressions)
+    first, last = (expr(argument) for argument in calls[1].expressions[:2])
+    if len(calls[1].expressions) == 3:
+        joined, column = _moments(first, last, micros_of(calls[1].expressions[2]), names[0].name, alias)
+        return f"{sql} {joined}", Scope((*scope.relations, Relation(lateral.args["alias"].name or None, (column,))))
     if first.sql not in _ONE or last.type != BIGINT:
         raise NotProven("this lateral view is not proven to agree")
     # Below one, Spark counts downwards.
     count = f"CASE WHEN {last.sql} < 1 THEN {failing('a sequence that counts down', BIGINT)} ELSE {last.sql} END"
     relation = Relation(lateral.args["alias"].name or None, (Column(names[0].name, f"{alias}.c0", BIGINT),))
     return f"{sql} CROSS JOIN unnest(range(1, {count} + 1)) AS {alias}(c0)", Scope((*scope.relations, relation))
+
+
+def _moments(first: Typed, last: Typed, step: int, name: str, alias: str) -> tuple[str, Column]:
+    """Every `step` microseconds from a time to another, and the column that holds them."""
+    if first.type not in TIMESTAMPS or last.type != first.type or not step:
+        raise NotProven("this lateral view is not proven to agree")
+    low, high = naive(first), naive(last)
+    steps = f"(epoch_us({high}) - epoch_us({low})) // {step}"
+    count = f"CASE WHEN {high} < {low} THEN {failing('a sequence that counts down', BIGINT)} ELSE {steps} END"
+    moment = f"({low} + to_microseconds({step} * {alias}.c0))"
+    column = Column(name, aware(moment) if first.type == TIMESTAMP else moment, first.type)
+    return f"CROSS JOIN unnest(range(0, {count} + 1)) AS {alias}(c0)", column
 
 
 def _qualifier(node: exp.Expression) -> str | None:
