@@ -5,6 +5,7 @@ Generated cases are the same in every run, so that a change passes or fails by i
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,3 +55,15 @@ def spark_engine(spark_jars: tuple[Path, ...], spark_lake: Path) -> Iterator[Any
 def spark(spark_engine: Any) -> Any:
     """The shared Spark session."""
     return spark_engine.session
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A running Kafka broker (`tests/kafka_broker.py`), shared: a test that ends it starts it again."""
+    spec = importlib.util.spec_from_file_location("kafka_broker", Path(__file__).with_name("kafka_broker.py"))
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    broker = module.Broker(tmp_path_factory.mktemp("kafka")).start()
+    yield broker
+    broker.stop()

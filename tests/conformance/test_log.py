@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from headwater.errors import Backpressure, IdempotencyMismatch, SchemaChanged, TopicNotFound
-from headwater.topics.log import Append, Dedup, Log, LogTopic, Part
+from headwater.errors import Backpressure, IdempotencyMismatch, SchemaChanged, StaleCommit, TopicNotFound
+from headwater.topics.log import Append, Dedup, Log, LogAck, LogTopic, Moved, Part, PartAck
+from headwater.topics.log_kafka import KafkaLog
+from headwater.topics.log_kafka_place import KafkaPlace
 from headwater.topics.log_sqlite import SqliteLog
 from headwater.types import Offsets
 
@@ -34,11 +39,41 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["sqlite"])
+Open = Callable[[], Log]
+SQLITE, KAFKA = "sqlite", pytest.param("kafka", marks=pytest.mark.slow)
+MACHINES = pytest.param("kafka on two machines", marks=pytest.mark.slow)
+
+
+@contextmanager
+def opening(request: pytest.FixtureRequest, folder: Path, clock: Clock) -> Iterator[Open]:
+    """What opens the same log again and again, as processes would, or machines that share nothing but Kafka."""
+    opened: list[Log] = []
+    settings: dict[str, Any] = {"max_tail_bytes": 1024**2, "producer_horizon": 60, "now": clock}
+
+    def open_log() -> Log:
+        if request.param == "sqlite":
+            opened.append(SqliteLog(folder / "state.db", **settings))
+        else:
+            place = KafkaPlace(request.getfixturevalue("kafka").bootstrap, f"log-{folder.name}")
+            index = f"index-{len(opened)}.db" if "machines" in request.param else "index.db"
+            opened.append(KafkaLog(place, folder / index, **settings))
+        return opened[-1]
+
+    yield open_log
+    for log in opened:
+        log.close()
+
+
+@pytest.fixture(params=[SQLITE, KAFKA])
 def log(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Log]:
-    opened = SqliteLog(tmp_path / "state.db", max_tail_bytes=1024**2, producer_horizon=60, now=clock)
-    yield opened
-    opened.close()
+    with opening(request, tmp_path, clock) as open_log:
+        yield open_log()
+
+
+@pytest.fixture(params=[SQLITE, KAFKA, MACHINES])
+def open_log(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Open]:
+    with opening(request, tmp_path, clock) as open_log:
+        yield open_log
 
 
 def batch(*values: int) -> pa.RecordBatch:
@@ -52,6 +87,10 @@ def part(*values: int, topic: LogTopic = ORDERS, dedup: Dedup | None = None) -> 
 def append(log: Log, *parts: Part, producer: str | None = None, sequence: int = 0) -> list[Offsets]:
     ack = log.append(Append(parts, producer, sequence))
     return [each.offsets for each in ack.parts]
+
+
+def log_ack(ack: LogAck) -> tuple[tuple[PartAck, ...], bool]:
+    return ack.parts, ack.repeated
 
 
 def values(log: Log, topic: LogTopic = ORDERS, start: int = 0) -> list[int]:
@@ -251,25 +290,53 @@ def test_readers_see_whole_appends_while_producers_write(log: Log) -> None:
     assert len(values(log)) == 300
 
 
-def test_what_was_acknowledged_is_there_after_reopening(tmp_path: Path) -> None:
-    path = tmp_path / "again.db"
-    log = SqliteLog(path)
-    append(log, part(1, 2))
+def test_what_was_acknowledged_is_there_after_reopening(open_log: Open) -> None:
+    log = open_log()
+    first = log.append(Append((part(1, 2, dedup=Dedup((b"a", b"b"), 60.0)),), "p", 1, moved=Moved("s", None, "2")))
     log.close()
-    again = SqliteLog(path)
-    assert values(again) == [1, 2]
-    assert append(again, part(3)) == [Offsets(2, 3)]
-    again.close()
+    again = open_log()
+    assert (values(again), again.position("s")) == ([1, 2], "2")
+    assert log_ack(again.append(Append((part(1, 2),), "p", 1))) == (first.parts, True)
+    assert append(again, part(9, 3, dedup=Dedup((b"a", b"c"), 60.0))) == [Offsets(2, 3)]
+    assert values(again) == [1, 2, 3]
 
 
-def test_two_processes_worth_of_logs_share_offsets(tmp_path: Path) -> None:
-    one, two = SqliteLog(tmp_path / "s.db"), SqliteLog(tmp_path / "s.db")
+def test_two_processes_worth_of_logs_share_everything(open_log: Open) -> None:
+    one, two = open_log(), open_log()
     with ThreadPoolExecutor(2) as pool:
-        for log in (one, two):
-            pool.submit(lambda log=log: [append(log, part(i)) for i in range(50)])
-    assert len(values(one)) == len(values(two)) == 100
-    one.close()
-    two.close()
+        done = [pool.submit(lambda log=log: [append(log, part(i))[0] for i in range(50)]) for log in (one, two)]
+        offsets = [each.start for part in done for each in part.result()]
+    assert sorted(offsets) == list(range(100))
+    assert values(one) == values(two)
+    two.trim(ORDERS, 60)
+    assert (one.tail(ORDERS, 0), one.stats(ORDERS).start) == (None, 60)
+    one.append(Append((part(7),), "p", 1, moved=Moved("s", None, "1")))
+    assert two.append(Append((part(7),), "p", 1)).repeated
+    with pytest.raises(StaleCommit):
+        two.append(Append((part(8),), moved=Moved("s", None, "1")))
+    one.drop(ORDERS)
+    with pytest.raises(TopicNotFound):
+        append(two, part(1))
+
+
+def test_one_process_holds_and_guards_against_another(open_log: Open) -> None:
+    one, two = open_log(), open_log()
+    append(two, part(1))
+
+    def refuse() -> None:
+        raise SchemaChanged("the columns changed")
+
+    one.guard(ORDERS)
+    with ThreadPoolExecutor(1) as pool:
+        with one.holding(ORDERS):
+            waiting = pool.submit(append, two, part(2))
+            with pytest.raises(TimeoutError):
+                waiting.result(0.3)
+            assert values(one) == values(two) == [1]
+        assert waiting.result(10) == [Offsets(1, 2)]
+    with pytest.raises(SchemaChanged):
+        two.append(Append((part(3),), verify=refuse))
+    assert values(one) == [1, 2]
 
 
 def test_a_guarded_topic_has_its_appends_verified(log: Log) -> None:
@@ -297,7 +364,7 @@ def test_nothing_is_appended_while_the_log_is_held(log: Log) -> None:
         append(log, part(2))
         appended.set()
 
-    with log.holding():
+    with log.holding(ORDERS):
         thread = threading.Thread(target=produce)
         thread.start()
         assert not appended.wait(0.2)
@@ -325,3 +392,90 @@ def test_a_sequence_that_is_repeated_in_other_columns_is_known(log: Log) -> None
     assert again.repeated and again.parts == first.parts
     with pytest.raises(IdempotencyMismatch):
         log.append(Append((Part(ORDERS, (batch(9),), columns=columns(b"1")),), "p", 1))
+
+
+def test_a_source_moves_with_its_records(log: Log) -> None:
+    assert log.position("kafka:a") is None
+    log.append(Append((part(1, 2),), moved=Moved("kafka:a", None, "0=2")))
+    log.append(Append((part(3),), moved=Moved("kafka:a", "0=2", "0=3")))
+    log.append(Append((part(9),), moved=Moved("kafka:b", None, "0=1")))
+    assert (log.position("kafka:a"), log.position("kafka:b")) == ("0=3", "0=1")
+    assert values(log) == [1, 2, 3, 9]
+
+
+def test_a_source_that_is_elsewhere_writes_nothing(log: Log) -> None:
+    log.append(Append((part(1),), moved=Moved("s", None, "1")))
+    for start in (None, "0", "2"):
+        with pytest.raises(StaleCommit, match='position of source "s" has moved'):
+            log.append(Append((part(2), part(9, topic=OTHER)), moved=Moved("s", start, "3")))
+    assert (log.position("s"), values(log)) == ("1", [1])
+    assert log.tail(OTHER, 0) == []
+
+
+def test_a_source_moves_without_records(log: Log) -> None:
+    log.append(Append((Part(ORDERS, ()),), moved=Moved("s", None, "1")))
+    log.append(Append((Part(ORDERS, (batch(),)),), moved=Moved("s", "1", "2")))
+    assert (log.position("s"), values(log)) == ("2", [])
+    assert append(log, part(1)) == [Offsets(0, 1)]
+
+
+def test_one_of_many_readers_of_a_source_moves_it(log: Log) -> None:
+    def move(number: int) -> int:
+        try:
+            log.append(Append((part(number),), moved=Moved("s", None, str(number))))
+        except StaleCommit:
+            return 0
+        return 1
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(move, range(16))) == 1
+    assert [str(value) for value in values(log)] == [log.position("s")]
+
+
+def test_a_refused_request_does_not_move_its_source(log: Log) -> None:
+    append(log, part(1), producer="p", sequence=1)
+    with pytest.raises(IdempotencyMismatch):
+        log.append(Append((part(2),), "p", 1, moved=Moved("s", None, "1")))
+    assert log.position("s") is None
+
+
+def test_positions_go_with_their_topic(log: Log) -> None:
+    log.append(Append((part(1),), moved=Moved("s", None, "1")))
+    log.append(Append((part(1, topic=OTHER),), moved=Moved("t", None, "1")))
+    log.drop(ORDERS)
+    assert (log.position("s"), log.position("t")) == (None, "1")
+
+
+def test_entries_are_read_in_another_process(log: Log) -> None:
+    append(log, part(1, 2), part(9, topic=OTHER))
+    append(log, Part(ORDERS, (batch(3), batch(4, 5))))
+    entries = log.entries(ORDERS, 0)
+    reader = pickle.loads(pickle.dumps(log.reader(ORDERS, entries)))
+    assert [rows.column("n").to_pylist() for rows in reader.read(entries)] == [[1, 2], [3], [4, 5]]
+    assert [rows.num_rows for rows in reader.read(entries[1:2])] == [1]
+
+
+def test_requests_of_several_megabytes(log: Log) -> None:
+    numbers = list(range(110_000))
+    append(log, Part(ORDERS, tuple(batch(*numbers[start : start + 50_000]) for start in range(0, 110_000, 50_000))))
+    entries = log.entries(ORDERS, 0)
+    assert [len(entry.offsets) for entry in entries] == [50_000, 50_000, 10_000]
+    read = list(log.reader(ORDERS, entries).read(entries))
+    assert pa.concat_tables([pa.Table.from_batches([each]) for each in read]).column("n").to_pylist() == numbers
+    assert values(log) == numbers
+
+
+def test_columns_of_an_append_that_was_taken_back_are_not_remembered(open_log: Open) -> None:
+    """Two processes bring a schema each, in requests that name it twice: whoever comes second starts over."""
+    one, two = open_log(), open_log()
+
+    def named(column: str) -> Part:
+        return Part(ORDERS, (pa.record_batch({column: pa.array([1], pa.int64())}),))
+
+    for number in range(5):
+        for log, column in ((one, f"one{number}"), (two, f"two{number}")):
+            append(log, named(column), named(column))
+    tail = one.tail(ORDERS, 0)
+    assert tail is not None
+    names = [f"{name}{number}" for number in range(5) for name in ("one", "one", "two", "two")]
+    assert [each.batch.schema.names for each in tail] == [[name] for name in names]

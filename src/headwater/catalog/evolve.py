@@ -29,7 +29,7 @@ from headwater.catalog.evolve_fields import (
     without,
 )
 from headwater.catalog.topics import Topic
-from headwater.errors import InvalidInput, InvalidSchema, InvalidStatement
+from headwater.errors import InvalidInput, InvalidOption, InvalidSchema, InvalidStatement
 from headwater.sql.alter_changes import (
     AddColumn,
     ChangeType,
@@ -182,6 +182,7 @@ def _made(draft: _Draft, change: TopicChange) -> str | None:
             return "columns are reordered"
         case SetOptions(values):
             options = parse_options({**render_options(draft.definition.options), **values})
+            _check_log(draft.definition, options)
             draft.definition = replace(draft.definition, options=options)
             return f"options are set: {', '.join(values)}"
         case SetPartitioning(parts):
@@ -192,6 +193,17 @@ def _made(draft: _Draft, change: TopicChange) -> str | None:
             return "files that are written from now on are ordered anew"
         case _:
             assert_never(change)
+
+
+def _check_log(definition: TopicDefinition, options: TopicOptions) -> None:
+    """InvalidOption if the log would be another: records that wait in the old one would be left behind."""
+    if options.log != definition.options.log:
+        raise InvalidOption(
+            f'option "log" of topic "{definition.name}" cannot be changed',
+            detail=f"Its records are kept by {definition.options.log} until they are in the table.",
+            hint="Make a topic with the other log, and copy the records.",
+            option="log",
+        )
 
 
 def _update(draft: _Draft, path: Path, **values: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -10,7 +10,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from headwater.storage.decode import Reject
 from headwater.storage.schemas import arrow_schema
-from headwater.types import DEAD_SUFFIX, TopicDefinition, TopicOptions
+from headwater.types import DEAD_SUFFIX, LogKind, TopicDefinition, TopicOptions
 
 SCHEMA = Schema(
     NestedField(1, "reason", StringType(), required=True, doc="why the record was rejected"),
@@ -22,20 +22,20 @@ SCHEMA = Schema(
 )
 
 
-def dead_definition(topic: str) -> TopicDefinition:
-    """The definition of a topic's dead letters."""
-    options = TopicOptions(description=f"records that topic {topic} rejected")
+def dead_definition(topic: str, log: LogKind = "sqlite") -> TopicDefinition:
+    """The definition of a topic's dead letters, on the log of the topic: a request is stored in one log."""
+    options = TopicOptions(log=log, description=f"records that topic {topic} rejected")
     return TopicDefinition(topic + DEAD_SUFFIX, SCHEMA, options=options)
 
 
-def dead_batch(rejects: Sequence[Reject], origin: str, producer: str | None) -> pa.RecordBatch:
+def dead_batch(rejects: Sequence[Reject], origin: str | Callable[[int], str], producer: str | None) -> pa.RecordBatch:
     """Rejected rows as records; bytes that are no UTF-8 become escapes."""
     rows = [
         {
             "reason": reject.reason,
             "field": reject.field,
             "raw": reject.raw.decode("utf-8", errors="backslashreplace"),
-            "origin": origin,
+            "origin": origin if isinstance(origin, str) else origin(reject.row),
             "row": reject.row,
             "producer": producer,
         }

@@ -21,17 +21,20 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from headwater.catalog.evolve import Evolution, plan_evolution
 from headwater.catalog.evolve_fields import find
 from headwater.catalog.evolve_updates import plan_updates
+from headwater.catalog.streams import streams_of
 from headwater.catalog.topics import Topic, Topics
 from headwater.catalog.views import Views
 from headwater.errors import Conflict, InvalidSchema, StaleCommit, ViewInUse
 from headwater.observability.failpoints import failpoint
 from headwater.sql.alter_changes import Path, dotted
 from headwater.sql.definition import notices
+from headwater.sql.schema_text import render_type
 from headwater.sql.statements import AlterTopic
 from headwater.storage.commit import Change, commit
 from headwater.storage.nulls import holds_null, null_condition
@@ -39,6 +42,7 @@ from headwater.storage.projection import Projection, first_schema
 from headwater.storage.scan import ManifestCache, live_manifests, plan_scan
 from headwater.topics.ingest import log_topic
 from headwater.topics.log import Log
+from headwater.types import SYSTEM_COLUMNS
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +77,22 @@ def told(altered: Altered, statement: AlterTopic) -> dict[str, Any]:
         ],
         "notices": [notice for notice in notices(after) if notice not in notices(before)],
     }
+
+
+def check_streams(topic: Topic, columns: Schema) -> None:
+    """InvalidSchema if a stream of the topic would lack a column that it has, or find another type there."""
+    types = {field.name: render_type(field.field_type) for field in columns.fields}
+    for stream in streams_of(topic):
+        schema, event_time = stream.definition.schema, stream.definition.options.timestamp_field
+        wanted = {field.name: render_type(field.field_type) for field in schema.fields} if schema is not None else {}
+        if event_time and event_time not in SYSTEM_COLUMNS:
+            wanted.setdefault(event_time, types.get(event_time, ""))
+        for name, of in wanted.items():
+            if types.get(name) != of:
+                raise InvalidSchema(
+                    f'stream "{stream.name}" has column "{name}" of topic "{topic.name}"',
+                    hint=f"Drop the stream first, and create it again behind the change: DROP STREAM {stream.name}.",
+                )
 
 
 class Evolver:
@@ -110,6 +130,7 @@ class Evolver:
 
     def _check(self, topic: Topic, planned: Evolution) -> None:
         self._check_views(topic, planned)
+        check_streams(topic, planned.definition.schema)
         self._check_partitions(topic, planned)
         for path in planned.required:
             self._check_stored(topic, planned, path)
@@ -124,7 +145,7 @@ class Evolver:
         if planned.required:
             self._log.guard(log_topic(topic))
         failpoint("alter.planned")
-        with self._log.holding() if planned.required else nullcontext():
+        with self._log.holding(log_topic(topic)) if planned.required else nullcontext():
             self._check_tail(topic, planned)
             change = Change(summary={S_ALTERED: said}, updates=updates)
             done = commit(lambda: self._topics.tables.load_for_commit(topic.table_name), change, _unmoved(topic))

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,9 +27,9 @@ from headwater.storage.projection import Projection, first_schema
 from headwater.storage.writer import PartitionedWriter, Target, local_path
 from headwater.topics.ingest_failures import came_too_late, ingest_error, storage_errors
 from headwater.topics.ingest_plan import Ingest, IngestPlan, Wait, plan_ingest, split
-from headwater.topics.log import Entry, Log, LogTopic
+from headwater.topics.log import Entry, EntryReader, Log, LogTopic
 from headwater.topics.log_entries import check_dense
-from headwater.types import OFFSET, TIMESTAMP, Offsets
+from headwater.types import OFFSET, TIMESTAMP, Offsets, TopicOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +54,7 @@ class Ingested:
 
 def log_topic(topic: Topic) -> LogTopic:
     """The topic as the log knows it."""
-    return LogTopic(topic.id, topic.name, topic.committed)
+    return LogTopic(topic.id, topic.name, topic.committed, topic.definition.options.log)
 
 
 def with_system_columns(batch: pa.RecordBatch, offsets: Offsets, appended_at: int) -> pa.RecordBatch:
@@ -78,27 +76,27 @@ class Ingester:
         self,
         topics: Topics,
         log: Log,
-        log_path: Path,
         spark: Callable[[], SparkSession],
         *,
         max_bytes: int,
         now: Callable[[], float] = time.time,
         on_commit: Callable[[], None] = lambda: None,
+        awaited: Callable[[str], float | None] = lambda _: None,
     ) -> None:
         self._topics = topics
         self._log = log
-        self._log_path = log_path
         self._spark = spark
         self._max_bytes = max_bytes
         self._now = now
         self._on_commit = on_commit
+        self._awaited = awaited
         self._last_commit: dict[str, float] = {}
 
     def plan(self, name: str, *, force: bool = False) -> tuple[Topic, IngestPlan]:
         """What is due for the topic now; `force` makes any waiting record due."""
         topic = self._topics.load(name)
         plan = plan_ingest(
-            topic.definition.options,
+            self._options(topic),
             self._entries(topic),
             now=self._now(),
             last_commit=self._last_commit.get(topic.id, 0.0),
@@ -106,6 +104,14 @@ class Ingester:
             force=force,
         )
         return topic, plan
+
+    def _options(self, topic: Topic) -> TopicOptions:
+        """The topic's options; where somebody waits for commits, they come at least so often."""
+        options, wait = topic.definition.options, self._awaited(topic.name)
+        if wait is None:
+            return options
+        rotation, interval = min(options.rotation_timeout, wait), min(options.commit_interval, wait)
+        return replace(options, rotation_timeout=rotation, commit_interval=interval)
 
     def _entries(self, topic: Topic) -> list[Entry]:
         entries = self._log.entries(log_topic(topic), topic.committed)
@@ -179,7 +185,8 @@ class Ingester:
 
     def _write(self, topic: Topic, plan: Ingest) -> list[DataFile]:
         try:
-            files = write_files(self._spark(), self._log_path, target(topic), plan.entries)
+            reader = self._log.reader(log_topic(topic), plan.entries)
+            files = write_files(self._spark(), reader, target(topic), plan.entries)
         except storage_errors(HeadwaterError) as failed:
             if self._moved(topic):  # entries that were planned for have left the log
                 raise came_too_late(topic.name, plan.consumed) from failed
@@ -216,7 +223,7 @@ def target(topic: Topic) -> Target:
     )
 
 
-def write_files(spark: SparkSession, log_path: Path, into: Target, entries: Sequence[Entry]) -> list[DataFile]:
+def write_files(spark: SparkSession, reader: EntryReader, into: Target, entries: Sequence[Entry]) -> list[DataFile]:
     """Write the entries by a Spark job; the files are durable, and in no table yet. A failure leaves none of them."""
     context = spark.sparkContext
     splits = split(entries, int(context.defaultParallelism))
@@ -224,7 +231,7 @@ def write_files(spark: SparkSession, log_path: Path, into: Target, entries: Sequ
     def task(assigned: Iterator[Sequence[Entry]]) -> Iterator[list[DataFile] | HeadwaterError]:
         for entries in assigned:
             try:
-                yield write_entries(log_path, into, entries)
+                yield write_entries(reader, into, entries)
             except storage_errors(HeadwaterError) as failed:
                 # As a value: Spark would turn it into text, and the files of other tasks would stay.
                 yield ingest_error(failed, into.table)
@@ -246,14 +253,14 @@ def remove_files(files: Sequence[DataFile]) -> None:
         local_path(file.file_path).unlink(missing_ok=True)
 
 
-def write_entries(log_path: Path, into: Target, entries: Sequence[Entry]) -> list[DataFile]:
+def write_entries(reader: EntryReader, into: Target, entries: Sequence[Entry]) -> list[DataFile]:
     """Runs in a worker: read entries from the log, write them as Parquet."""
     from ulid import ULID
 
     projection = Projection.to(into.schema, into.first or into.schema)
     writer = PartitionedWriter(into, new_id=lambda: str(ULID()))
     try:
-        for chunk in read_chunks(log_path, entries, projection):
+        for chunk in read_chunks(reader, entries, projection):
             writer.write(chunk)
         return writer.close()
     except BaseException:
@@ -261,21 +268,15 @@ def write_entries(log_path: Path, into: Target, entries: Sequence[Entry]) -> lis
         raise
 
 
-def read_chunks(log_path: Path, entries: Sequence[Entry], projection: Projection) -> Iterator[pa.Table]:
+def read_chunks(reader: EntryReader, entries: Sequence[Entry], projection: Projection) -> Iterator[pa.Table]:
     """The entries' rows in the table's columns, with the system's, in tables of a bounded size."""
-    from headwater.state.sqlite import connect
-    from headwater.topics.log_entries import read_entry
-
-    schemas: dict[int, pa.Schema] = {}
     pending: list[pa.RecordBatch] = []
     rows = size = 0
-    with closing(connect(log_path, 30.0, read_only=True)) as db:
-        for entry in entries:
-            batch = projection(read_entry(db, entry.id, schemas))
-            pending.append(with_system_columns(batch, entry.offsets, entry.appended_at))
-            rows, size = rows + len(entry.offsets), size + entry.bytes
-            if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
-                yield pa.Table.from_batches(pending)
-                pending, rows, size = [], 0, 0
+    for entry, batch in zip(entries, reader.read(entries), strict=True):
+        pending.append(with_system_columns(projection(batch), entry.offsets, entry.appended_at))
+        rows, size = rows + len(entry.offsets), size + entry.bytes
+        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield pa.Table.from_batches(pending)
+            pending, rows, size = [], 0, 0
     if pending:
         yield pa.Table.from_batches(pending)

@@ -6,23 +6,25 @@ from the first offset that its snapshot lacks; what was trimmed meanwhile is in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
 
-from headwater.types import Offsets
+from headwater.types import LogKind, Offsets
 
 
 @dataclass(frozen=True, slots=True)
 class LogTopic:
-    """A topic as the log knows it: the table's UUID, its name for people, and where to start when it is new here."""
+    """A topic as the log knows it: the table's UUID, its name for people, where to start when it is new here, and
+    which log has it."""
 
     id: str
     name: str
     committed: int
+    log: LogKind = "sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,15 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """How far a source has been read into the log: `start` is what its reader went on from, None at the beginning."""
+
+    source: str
+    start: str | None
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
 class Append:
     """One request: its parts are stored together or not at all, and once per (producer, sequence)."""
 
@@ -56,6 +67,8 @@ class Append:
     sequence: int = 0
     verify: Callable[[], None] = field(default=lambda: None, repr=False)
     """Called while nobody else can append, if the first part's topic is guarded: raises if the rows do not fit now."""
+    moved: Moved | None = None
+    """Stored with the parts, which may be without rows; StaleCommit when the source is not at `moved.start`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +112,23 @@ class LogStats:
     oldest: int | None
 
 
+class EntryReader(Protocol):
+    """Reads entries in another process: it can be pickled, and opens what it needs there."""
+
+    def read(self, entries: Sequence[Entry]) -> Iterator[pa.RecordBatch]:
+        """The rows of each entry, in order; Corrupt when one is damaged or gone."""
+        ...
+
+
 class Log(Protocol):
-    """Implemented on SQLite (embedded) and, later, on Kafka."""
+    """Implemented on SQLite (embedded) and on Kafka."""
 
     def append(self, request: Append) -> LogAck:
         """Store the request, together with what other threads send meanwhile; returns once it is on disk."""
+        ...
+
+    def position(self, source: str) -> str | None:
+        """How far the source has been read; None when nothing of it was stored, or its topic was dropped."""
         ...
 
     def stats(self, topic: LogTopic) -> LogStats: ...
@@ -116,12 +141,17 @@ class Log(Protocol):
         """The rows from `start` on, dense, at one moment; None when some were trimmed or the topic was dropped."""
         ...
 
+    def reader(self, topic: LogTopic, entries: Sequence[Entry]) -> EntryReader:
+        """What reads these entries of the topic, or some of them, in a worker."""
+        ...
+
     def guard(self, topic: LogTopic) -> None:
         """Verify every later append to the topic: what it takes is going to be narrowed."""
         ...
 
-    def holding(self) -> AbstractContextManager[None]:
-        """Nothing is appended, by any process, while the block runs; what was acknowledged before can be read."""
+    def holding(self, topic: LogTopic) -> AbstractContextManager[None]:
+        """Nothing is appended to the topic, by any process, while the block runs; what was acknowledged before can be
+        read."""
         ...
 
     def trim(self, topic: LogTopic, before: int) -> None:

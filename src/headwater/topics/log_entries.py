@@ -16,8 +16,8 @@ from threading import Lock
 
 import pyarrow as pa
 
-from headwater.errors import Corrupt
-from headwater.topics.log import Entry, LogTopic, Part
+from headwater.errors import Corrupt, StaleCommit
+from headwater.topics.log import Entry, LogTopic, Moved, Part
 from headwater.types import Offsets
 
 DIGEST = 32
@@ -52,6 +52,17 @@ def digest(parts: Sequence[Sequence[Payload]]) -> bytes:
 def fingerprint(part: Part) -> bytes:
     """What tells the columns of two requests apart, by those of their records."""
     return zlib.crc32(b"" if part.columns is None else part.columns.serialize()).to_bytes(4, "little")
+
+
+def check_position(moved: Moved, stored: str | None) -> None:
+    """StaleCommit unless the source stands where its reader went on from."""
+    if stored != moved.start:
+        raise StaleCommit(
+            f'position of source "{moved.source}" has moved',
+            detail=f"It is {stored or 'at the beginning'}, not {moved.start or 'at the beginning'}. "
+            "Nothing was written.",
+            hint="Read the position again, and go on from there.",
+        )
 
 
 def read_entry(db: sqlite3.Connection, entry: int, schemas: dict[int, pa.Schema]) -> pa.RecordBatch:

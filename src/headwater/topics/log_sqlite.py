@@ -7,37 +7,46 @@ acknowledgements. A crash before the COMMIT leaves nothing of the group; a crash
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 
 from headwater.errors import HeadwaterError, Unavailable
 from headwater.observability.failpoints import failpoint
 from headwater.state.sqlite import connect, named_errors, storage_error, transaction
-from headwater.topics.log import Append, Entry, LogAck, LogStats, LogTopic, TailBatch
-from headwater.topics.log_entries import TailCache, check_dense, list_entries, read_entry
-from headwater.topics.log_tables import SCHEMA, LogWriter, Prepared, find_topic, is_dropped
-from headwater.types import Offsets
+from headwater.topics.log import Append, Entry, EntryReader, LogAck, LogTopic
+from headwater.topics.log_entries import read_entry
+from headwater.topics.log_group import GroupCommit, Outcome
+from headwater.topics.log_index import IndexedLog
+from headwater.topics.log_tables import SCHEMA, LogWriter, Prepared, find_topic
+from headwater.types import LogKind
 
-GROUP_BYTES = 64 * 1024**2
 COMMITS_PER_WAL = 128
 _TRIM = 64
 
 
-@dataclass(slots=True)
-class _Waiting:
-    prepared: Prepared
-    outcome: LogAck | HeadwaterError | None = None
+@dataclass(frozen=True, slots=True)
+class SqliteReader:
+    """Reads entries from the log's file."""
+
+    path: Path
+
+    def read(self, entries: Sequence[Entry]) -> Iterator[pa.RecordBatch]:
+        schemas: dict[int, pa.Schema] = {}
+        with closing(connect(self.path, 30.0, read_only=True)) as db:
+            for entry in entries:
+                yield read_entry(db, entry.id, schemas)
 
 
-class SqliteLog:
+class SqliteLog(IndexedLog):
     """See `headwater.topics.log.Log`. Safe for many threads and, through SQLite's locks, many processes."""
+
+    kind: ClassVar[LogKind] = "sqlite"
 
     def __init__(
         self,
@@ -48,71 +57,42 @@ class SqliteLog:
         producer_horizon: float = 86_400.0,
         now: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        self._path = path
-        self._busy_timeout = busy_timeout
+        super().__init__(path, busy_timeout, max_tail_bytes)
         self._producer_horizon = int(producer_horizon * 1e6)
         self._now = now
-        self._readers: deque[sqlite3.Connection] = deque()
+        self._max_tail_bytes = max_tail_bytes
         self._schemas: dict[int, pa.Schema] = {}
-        self._tail = TailCache(max_tail_bytes)
-        self._queue: deque[_Waiting] = deque()
         self._closed = False
         self._commits = 0
-        self._lock = threading.Lock()
         with named_errors(path):
             self._db = connect(path, busy_timeout)
             self._db.executescript(SCHEMA)
         self._writer = LogWriter(self._db, max_tail_bytes=max_tail_bytes, now=now)
+        self._group = GroupCommit(self._commit, lambda failed: storage_error(failed, path))
 
     # -- appending ----------------------------------------------------------------------------------------------
 
     def append(self, request: Append) -> LogAck:
-        """Store the request with whatever else waits: who gets the lock commits for all, others find it done."""
-        waiting = _Waiting(Prepared.of(request))
-        self._queue.append(waiting)
-        try:
-            with self._lock:
-                while waiting.outcome is None:
-                    self._commit(self._group())
-        finally:
-            if waiting.outcome is None:  # interrupted while it waited: nobody is to store it later
-                with suppress(ValueError):
-                    self._queue.remove(waiting)
-        if isinstance(waiting.outcome, LogAck):
-            return waiting.outcome
-        raise waiting.outcome
+        return self._group.append(request)
 
-    def _group(self) -> list[_Waiting]:
-        """What waits, in order, up to a number of bytes."""
-        group, size = [self._queue.popleft()], 0
-        while self._queue and size < GROUP_BYTES:
-            group.append(self._queue.popleft())
-            size += group[-1].prepared.bytes
-        return group
-
-    def _commit(self, group: list[_Waiting]) -> None:
-        outcomes: list[LogAck | HeadwaterError] = []
+    def _commit(self, group: Sequence[Prepared]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        if self._closed:
+            raise Unavailable(f'log "{self._path.name}" is closed')
         try:
-            if self._closed:
-                raise Unavailable(f'log "{self._path.name}" is closed')
             with transaction(self._db, write=True):
-                for waiting in group:
+                for prepared in group:
                     try:
-                        outcomes.append(self._writer.store(waiting.prepared))
+                        outcomes.append(self._writer.store(prepared))
                     except HeadwaterError as refused:  # raised before anything of this request was written
                         outcomes.append(refused)
                 failpoint("log.before_commit")
-            failpoint("log.after_commit")
-        except BaseException as failed:
-            outcomes = [failed if isinstance(failed, HeadwaterError) else storage_error(failed, self._path)] * len(
-                group
-            )
-            if not isinstance(failed, Exception):
-                raise
-        finally:  # also when interrupted: whoever waits must learn of it
-            for waiting, outcome in zip(group, outcomes, strict=True):
-                waiting.outcome = outcome
+        except BaseException:
+            self._writer.rolled_back()
+            raise
+        failpoint("log.after_commit")
         self._reuse_wal()
+        return outcomes
 
     def _reuse_wal(self) -> None:
         """Let the WAL be written over after a number of commits, before SQLite would do it by its size.
@@ -127,74 +107,22 @@ class SqliteLog:
 
     def guard(self, topic: LogTopic) -> None:
         """On disk before it returns: from then on every append to the topic, by any process, is verified."""
-        with named_errors(self._path), self._lock, transaction(self._db, write=True):
+        with named_errors(self._path), self._group.lock, transaction(self._db, write=True):
             self._writer.guard(topic)
 
     @contextmanager
-    def holding(self) -> Iterator[None]:
-        """SQLite has one writer: whoever appends waits for this one."""
+    def holding(self, topic: LogTopic) -> Iterator[None]:
+        """SQLite has one writer: whoever appends, to any topic, waits for this one."""
         with named_errors(self._path), self._writing():
             yield
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def stats(self, topic: LogTopic) -> LogStats:
-        with self._reading() as db:
-            row = find_topic(db, topic)
-            if row is None:
-                return LogStats(topic.committed, topic.committed, 0, 0, None)
-            row_id, end, start, size = row
-            count, oldest = db.execute(
-                "SELECT count(*), min(appended_at) FROM log_entries WHERE topic = ?", (row_id,)
-            ).fetchone()
-            return LogStats(start, end, size, count, oldest)
+    def _read(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> Iterator[pa.RecordBatch]:
+        return (read_entry(db, entry.id, self._schemas) for entry in entries)
 
-    def waiting(self) -> list[LogTopic]:
-        with self._reading() as db:
-            rows = db.execute("SELECT topic, name, trimmed FROM log_topics WHERE NOT dropped AND bytes > 0").fetchall()
-            return [LogTopic(*row) for row in rows]
-
-    def entries(self, topic: LogTopic, start: int) -> list[Entry]:
-        with self._reading() as db:
-            row = find_topic(db, topic)
-            return [] if row is None else list_entries(db, row[0], start)
-
-    def tail(self, topic: LogTopic, start: int) -> list[TailBatch] | None:
-        with self._reading() as db:
-            row = find_topic(db, topic)
-            if row is None:
-                return None if is_dropped(db, topic) else []
-            row_id, end, trimmed, _ = row
-            if trimmed > start:
-                return None
-            found = list_entries(db, row_id, start)
-            check_dense(topic, found, start, end)
-            return [self._cut(TailBatch(entry, self._batch(db, entry)), start) for entry in found]
-
-    def _cut(self, tail: TailBatch, start: int) -> TailBatch:
-        entry = tail.entry
-        if entry.offsets.start >= start:
-            return tail
-        return TailBatch(
-            replace(entry, offsets=Offsets(start, entry.offsets.end)), tail.batch.slice(start - entry.offsets.start)
-        )
-
-    def _batch(self, db: sqlite3.Connection, entry: Entry) -> pa.RecordBatch:
-        return self._tail.get(entry.id) or self._tail.put(entry, read_entry(db, entry.id, self._schemas))
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        """One moment of the database, on a connection that the next reader uses again."""
-        with named_errors(self._path):
-            try:
-                reader = self._readers.pop()
-            except IndexError:
-                reader = connect(self._path, self._busy_timeout, read_only=True)
-            try:
-                with transaction(reader, write=False):
-                    yield reader
-            finally:
-                self._readers.append(reader)
+    def reader(self, topic: LogTopic, entries: Sequence[Entry]) -> EntryReader:
+        return SqliteReader(self._path)
 
     # -- forgetting ---------------------------------------------------------------------------------------------
 
@@ -204,7 +132,7 @@ class SqliteLog:
             while self._trim_some(db, topic, before):
                 pass
             with transaction(db, write=True):
-                db.execute("DELETE FROM log_producers WHERE at < ?", (self._now() - self._producer_horizon,))
+                self._writer_on(db).forget_producers(self._now() - self._producer_horizon)
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _trim_some(self, db: sqlite3.Connection, topic: LogTopic, before: int) -> bool:
@@ -232,22 +160,14 @@ class SqliteLog:
     def forget_keys(self, topic: LogTopic, horizon: float) -> None:
         """Drop deduplication keys that are past their horizon."""
         with named_errors(self._path), self._writing() as db:
-            if (row := find_topic(db, topic)) is not None:
-                cutoff = self._now() - int(horizon * 1e6)
-                db.execute("DELETE FROM log_keys WHERE topic = ? AND at < ?", (row[0], cutoff))
+            self._writer_on(db).forget_keys(topic, self._now() - int(horizon * 1e6))
 
     def drop(self, topic: LogTopic) -> None:
         with named_errors(self._path), self._writing() as db:
-            db.execute(
-                "INSERT INTO log_topics(topic, name, next_offset, trimmed, dropped) VALUES (?, ?, 0, 0, 1) "
-                "ON CONFLICT(topic) DO UPDATE SET dropped = 1, bytes = 0, trimmed = next_offset",
-                (topic.id, topic.name),
-            )
-            row_id = db.execute("SELECT id FROM log_topics WHERE topic = ?", (topic.id,)).fetchone()[0]
-            db.execute("DELETE FROM log_entries WHERE topic = ?", (row_id,))
-            db.execute("DELETE FROM log_producers WHERE topic = ?", (row_id,))
-            db.execute("DELETE FROM log_keys WHERE topic = ?", (row_id,))
-            db.execute("DELETE FROM log_guards WHERE topic = ?", (row_id,))
+            self._writer_on(db).drop(topic)
+
+    def _writer_on(self, db: sqlite3.Connection) -> LogWriter:
+        return LogWriter(db, max_tail_bytes=self._max_tail_bytes, now=self._now)
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -256,9 +176,9 @@ class SqliteLog:
 
     def close(self) -> None:
         """Finish the commit under way, then stop."""
-        with self._lock:
+        with self._group.lock:
             if self._closed:
                 return
             self._closed = True
-        for connection in (*self._readers, self._db):
-            connection.close()
+        self._close_readers()
+        self._db.close()

@@ -1,5 +1,8 @@
 """The log's tables in SQLite, and what one request writes into them.
 
+Every change is one of `CHANGES` with its values, which is what a journal of changes has to hold. Ids of topics and
+schemas are counted up and never given back, so that the same changes make the same ids anywhere.
+
 Transactions are the caller's: everything here happens between its BEGIN and its COMMIT. A request is checked as a whole
 before its first row is written, so that one that is refused leaves nothing in a transaction that others share.
 """
@@ -7,28 +10,22 @@ before its first row is written, so that one that is refused leaves nothing in a
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from headwater.errors import Backpressure, IdempotencyMismatch, TopicNotFound
 from headwater.topics.log import Append, Dedup, LogAck, LogTopic, Part, PartAck
-from headwater.topics.log_entries import DIGEST, Payload, digest, fingerprint, serialise
+from headwater.topics.log_entries import DIGEST, Payload, check_position, digest, fingerprint, serialise
 from headwater.types import Offsets
 
-# An entry's id is never given twice (AUTOINCREMENT): caches of other processes and running ingests hold on to ids.
-SCHEMA = """
+TABLES = """
 CREATE TABLE IF NOT EXISTS log_topics(
     id INTEGER PRIMARY KEY, topic TEXT NOT NULL UNIQUE, name TEXT NOT NULL, next_offset INTEGER NOT NULL,
     trimmed INTEGER NOT NULL, bytes INTEGER NOT NULL DEFAULT 0, last_at INTEGER NOT NULL DEFAULT 0,
     dropped INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE IF NOT EXISTS log_schemas(id INTEGER PRIMARY KEY, schema BLOB NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS log_entries(
-    id INTEGER PRIMARY KEY AUTOINCREMENT, topic INTEGER NOT NULL, first_offset INTEGER NOT NULL, rows INTEGER NOT NULL,
-    appended_at INTEGER NOT NULL, schema INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum INTEGER NOT NULL,
-    payload BLOB NOT NULL);
-CREATE UNIQUE INDEX IF NOT EXISTS log_entries_offset ON log_entries(topic, first_offset);
 CREATE TABLE IF NOT EXISTS log_producers(
     topic INTEGER NOT NULL, producer TEXT NOT NULL, sequence INTEGER NOT NULL, digest BLOB NOT NULL,
     acks TEXT NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(topic, producer, sequence)) WITHOUT ROWID;
@@ -36,7 +33,37 @@ CREATE TABLE IF NOT EXISTS log_keys(
     topic INTEGER NOT NULL, key BLOB NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(topic, key)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS log_keys_age ON log_keys(topic, at);
 CREATE TABLE IF NOT EXISTS log_guards(topic INTEGER PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS log_positions(
+    source TEXT PRIMARY KEY, topic INTEGER NOT NULL, position TEXT NOT NULL) WITHOUT ROWID;
 """
+# An entry's id is never given twice: caches of other processes and running ingests hold on to ids.
+ENTRIES = """
+CREATE TABLE IF NOT EXISTS log_entries(
+    id INTEGER PRIMARY KEY {counted}, topic INTEGER NOT NULL, first_offset INTEGER NOT NULL, rows INTEGER NOT NULL,
+    appended_at INTEGER NOT NULL, schema INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum INTEGER NOT NULL
+    {payload});
+CREATE UNIQUE INDEX IF NOT EXISTS log_entries_offset ON log_entries(topic, first_offset);
+"""
+SCHEMA = TABLES + ENTRIES.format(counted="AUTOINCREMENT", payload=", payload BLOB NOT NULL")
+
+CHANGES: Mapping[str, str] = {
+    "topic": "INSERT INTO log_topics(topic, name, next_offset, trimmed) VALUES (?, ?, ?, ?)",
+    "schema": "INSERT INTO log_schemas(schema) VALUES (?)",
+    "advance": "UPDATE log_topics SET next_offset = ?, last_at = ?, bytes = bytes + ? WHERE id = ?",
+    "producer": "INSERT INTO log_producers VALUES (?, ?, ?, ?, ?, ?)",
+    "position": "INSERT OR REPLACE INTO log_positions VALUES (?, ?, ?)",
+    "guard": "INSERT OR IGNORE INTO log_guards VALUES (?)",
+    "forget_producers": "DELETE FROM log_producers WHERE at < ?",
+    "forget_keys": "DELETE FROM log_keys WHERE topic = ? AND at < ?",
+    "drop": "INSERT INTO log_topics(topic, name, next_offset, trimmed, dropped) VALUES (?, ?, 0, 0, 1) "
+    "ON CONFLICT(topic) DO UPDATE SET dropped = 1, bytes = 0, trimmed = next_offset",
+    "drop_entries": "DELETE FROM log_entries WHERE topic = ?",
+    "drop_producers": "DELETE FROM log_producers WHERE topic = ?",
+    "drop_keys": "DELETE FROM log_keys WHERE topic = ?",
+    "drop_guards": "DELETE FROM log_guards WHERE topic = ?",
+    "drop_positions": "DELETE FROM log_positions WHERE topic = ?",
+}
+_DROPPED = tuple(name for name in CHANGES if name.startswith("drop_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +97,11 @@ def is_dropped(db: sqlite3.Connection, topic: LogTopic) -> bool:
     return db.execute("SELECT 1 FROM log_topics WHERE topic = ? AND dropped", (topic.id,)).fetchone() is not None
 
 
+def find_position(db: sqlite3.Connection, source: str) -> str | None:
+    row = db.execute("SELECT position FROM log_positions WHERE source = ?", (source,)).fetchone()
+    return None if row is None else str(row[0])
+
+
 class LogWriter:
     """Writes requests through one connection."""
 
@@ -87,27 +119,48 @@ class LogWriter:
             request.verify()
         if request.producer is not None and (known := self._known(request, topics[0], prepared.digest)):
             return known
+        if request.moved is not None:
+            check_position(request.moved, find_position(self._db, request.moved.source))
         self._check_room(prepared.bytes)
         acks = tuple(map(self._store_part, request.parts, topics, prepared.payloads))
         if request.producer is not None:
             text = ";".join(f"{ack.offsets.start},{ack.offsets.end},{ack.duplicates}" for ack in acks)
-            self._db.execute(
-                "INSERT INTO log_producers VALUES (?, ?, ?, ?, ?, ?)",
-                (topics[0], request.producer, request.sequence, prepared.digest, text, self._now()),
-            )
+            self._change("producer", topics[0], request.producer, request.sequence, prepared.digest, text, self._now())
+        if request.moved is not None:
+            self._change("position", request.moved.source, topics[0], request.moved.end)
         return LogAck(acks)
+
+    def rolled_back(self) -> None:
+        """Forget what was learnt inside a transaction that came to nothing."""
+        self._schema_ids.clear()
 
     def guard(self, topic: LogTopic) -> None:
         """Have every later append to the topic verified."""
-        self._db.execute("INSERT OR IGNORE INTO log_guards VALUES (?)", (self._topic_id(topic),))
+        self._change("guard", self._topic_id(topic))
+
+    def forget_producers(self, before: int) -> None:
+        """Forget sequences that are older than `before`."""
+        self._change("forget_producers", before)
+
+    def forget_keys(self, topic: LogTopic, before: int) -> None:
+        """Forget deduplication keys that are older than `before`."""
+        if (row := find_topic(self._db, topic)) is not None:
+            self._change("forget_keys", row[0], before)
+
+    def drop(self, topic: LogTopic) -> None:
+        """Forget the topic, but for its having been dropped."""
+        self._change("drop", topic.id, topic.name)
+        row_id = self._db.execute("SELECT id FROM log_topics WHERE topic = ?", (topic.id,)).fetchone()[0]
+        for name in _DROPPED:
+            self._change(name, row_id)
+
+    def _change(self, name: str, *values: object) -> sqlite3.Cursor:
+        return self._db.execute(CHANGES[name], values)
 
     def _topic_id(self, topic: LogTopic) -> int:
         row = self._db.execute("SELECT id, dropped FROM log_topics WHERE topic = ?", (topic.id,)).fetchone()
         if row is None:
-            cursor = self._db.execute(
-                "INSERT INTO log_topics(topic, name, next_offset, trimmed) VALUES (?, ?, ?, ?)",
-                (topic.id, topic.name, topic.committed, topic.committed),
-            )
+            cursor = self._change("topic", topic.id, topic.name, topic.committed, topic.committed)
             return int(cursor.lastrowid or 0)
         if row[1]:
             raise TopicNotFound(f'topic "{topic.name}" was dropped')
@@ -157,10 +210,7 @@ class LogWriter:
         if payloads:
             self._insert_entries(topic, start, at, self._schema_id(part.columns or part.batches[0].schema), payloads)
         end = start + sum(payload.rows for payload in payloads)
-        self._db.execute(
-            "UPDATE log_topics SET next_offset = ?, last_at = ?, bytes = bytes + ? WHERE id = ?",
-            (end, at, sum(payload.data.size for payload in payloads), topic),
-        )
+        self._change("advance", end, at, sum(payload.data.size for payload in payloads), topic)
         return PartAck(Offsets(start, end), duplicates)
 
     def _insert_entries(self, topic: int, offset: int, at: int, schema: int, payloads: list[Payload]) -> None:
@@ -180,17 +230,21 @@ class LogWriter:
             "INSERT INTO log_keys VALUES (?, ?, ?) ON CONFLICT(topic, key) DO UPDATE SET at = excluded.at WHERE at < ?"
         )
         keep = [key is None or self._db.execute(insert, (topic, key, at, cutoff)).rowcount > 0 for key in dedup.keys]
+        self._keys_kept(topic, [key for key, new in zip(dedup.keys, keep, strict=True) if new and key is not None], at)
         kept, position = [], 0
         for batch in part.batches:
             kept.append(batch.filter(pa.array(keep[position : position + batch.num_rows], pa.bool_())))
             position += batch.num_rows
         return kept
 
+    def _keys_kept(self, topic: int, keys: list[bytes], at: int) -> None:
+        """These keys were seen at `at`, for whoever has to note it elsewhere."""
+
     def _schema_id(self, schema: pa.Schema) -> int:
         data = schema.remove_metadata().serialize().to_pybytes()
         if data not in self._schema_ids:
             row = self._db.execute("SELECT id FROM log_schemas WHERE schema = ?", (data,)).fetchone()
             if row is None:  # not remembered yet: this transaction may still fail
-                return int(self._db.execute("INSERT INTO log_schemas(schema) VALUES (?)", (data,)).lastrowid or 0)
+                return int(self._change("schema", data).lastrowid or 0)
             self._schema_ids[data] = int(row[0])
         return self._schema_ids[data]

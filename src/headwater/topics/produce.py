@@ -24,7 +24,7 @@ from headwater.storage.schemas import arrow_schema
 from headwater.topics.dead_letters import dead_batch
 from headwater.topics.evolution_merge import additions, not_added
 from headwater.topics.ingest import log_topic
-from headwater.topics.log import Append, Dedup, Log, LogAck, Part
+from headwater.topics.log import Append, Dedup, Log, LogAck, Moved, Part
 from headwater.types import DEAD_SUFFIX, Offsets
 
 Format = Literal["ndjson", "json", "csv", "arrow", "parquet", "rows", "pandas"]
@@ -36,11 +36,15 @@ ENTRY_BYTES = 8 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Who sends, for retries and for dead letters."""
+    """Who sends, for retries and for dead letters, and how far a source was read with it.
 
-    origin: str
+    The origin is that of all records, or says it of each by its row.
+    """
+
+    origin: str | Callable[[int], str]
     producer: str | None = None
     sequence: int = 0
+    moved: Moved | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,10 @@ class Producer:
             raise rejection(topic.name, decoded, self._max_rejects)
         return decoded
 
+    def store(self, topic: Topic, decoded: Decoded, source: Source) -> Ack:
+        """Store records that were decoded for `topic`, rejects as its dead letters; SchemaChanged if it is altered."""
+        return self._store(topic, decoded, source)
+
     def _store(self, topic: Topic, decoded: Decoded, source: Source) -> Ack:
         failpoint("produce.validated")
         ack = self._log.append(self._request(topic, decoded, source))
@@ -181,7 +189,8 @@ class Producer:
         if decoded.rejects:
             dead = self._topics.load(topic.name + DEAD_SUFFIX)
             parts.append(Part(log_topic(dead), (dead_batch(decoded.rejects, source.origin, source.producer),)))
-        return Append(tuple(parts), source.producer, source.sequence, partial(self._verify, topic))
+        verify = partial(self._verify, topic)
+        return Append(tuple(parts), source.producer, source.sequence, verify, source.moved)
 
 
 def decode(decoder: RecordDecoder, block: Any, format: Format, limit: int | None) -> Decoded:
