@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headwater.catalog.topics import Topics
+from headwater.catalog.topics import Topic, Topics
 from headwater.errors import Backpressure, RecordsRejected, TopicNotFound
 from headwater.observability.metrics import Metrics
+from headwater.storage.decode import Decoded
 from headwater.topics.ingest import Ingested, Ingester
 from headwater.topics.ingest_loop import record
 from headwater.topics.log import Log
@@ -44,6 +45,14 @@ class Intake:
                 raise
             self.flush()
             ack = self._producer.append(name, blocks, format, source)
+        self._metrics.append_seconds.observe(time.perf_counter() - started)
+        self._count(ack)
+        return ack
+
+    def store(self, topic: Topic, decoded: Decoded, source: Source) -> Ack:
+        """Store what a connector decoded for the topic."""
+        started = time.perf_counter()
+        ack = self._producer.store(topic, decoded, source)
         self._metrics.append_seconds.observe(time.perf_counter() - started)
         self._count(ack)
         return ack

@@ -1,0 +1,102 @@
+"""What a stream says to librdkafka, where it begins, and what it is told when messages are gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headwater.errors import InvalidOption
+from headwater.sources.kafka_positions import Gap, Sources, first_offset
+from headwater.sources.kafka_reader import KafkaReader, Limits
+from headwater.sources.kafka_settings import DANGEROUS, OURS, consumer_settings, loss_policy
+from headwater.sources.kafka_status import KafkaStatus, PartitionStatus
+from headwater.types import StreamDefinition, StreamOptions
+
+
+def stream(*pairs: tuple[str, str], **options: Any) -> StreamDefinition:
+    options = {"connector": "kafka", "bootstrap_servers": "127.0.0.1:1", "kafka_topic": "k", **options}
+    return StreamDefinition("s", None, StreamOptions(**options, kafka_options=pairs))
+
+
+def test_settings_are_the_connectors_then_the_streams() -> None:
+    settings = consumer_settings(
+        stream(("fetch.min.bytes", "10"), ("sasl.password", "env:SECRET"), ("group.id", "mine")), {"SECRET": "s3"}
+    )
+    assert settings["bootstrap.servers"] == "127.0.0.1:1"
+    assert (settings["fetch.min.bytes"], settings["sasl.password"], settings["group.id"]) == ("10", "s3", "mine")
+    assert (settings["enable.auto.commit"], settings["isolation.level"]) == (False, "read_committed")
+
+
+def test_librdkafka_never_jumps_by_itself() -> None:
+    for policy in ("error", "earliest", "latest"):
+        jumping = stream(("auto.offset.reset", policy))
+        assert consumer_settings(jumping, {})["auto.offset.reset"] == "error"
+        assert loss_policy(jumping) == policy
+    assert loss_policy(stream()) == "error"
+    with pytest.raises(InvalidOption, match=r'stream "s" cannot set "auto\.offset\.reset"'):
+        consumer_settings(stream(("auto.offset.reset", "smallest")), {})
+
+
+@pytest.mark.parametrize("name", [*OURS, *DANGEROUS])
+def test_settings_that_a_stream_may_not_make(name: str) -> None:
+    with pytest.raises(InvalidOption, match=f'stream "s" cannot set "{name}" in kafka_options'):
+        consumer_settings(stream((name, "x")), {})
+
+
+def test_a_variable_that_is_not_set() -> None:
+    with pytest.raises(InvalidOption) as refused:
+        consumer_settings(stream(("sasl.password", "env:NOT_SET")), {})
+    assert refused.value.detail == 'The environment variable "NOT_SET" is not set in the process that runs the stream.'
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (("no.such.setting", "1"), 'No such configuration property: "no.such.setting".'),
+        (("fetch.min.bytes", "many"), 'Invalid value for configuration property "fetch.min.bytes".'),
+        (("security.protocol", "x"), 'Invalid value "x" for configuration property "security.protocol".'),
+    ],
+)
+def test_settings_that_librdkafka_refuses(pair: tuple[str, str], said: str) -> None:
+    wrong = stream(pair)
+    with pytest.raises(InvalidOption, match='stream "s" has kafka_options that cannot be used') as refused:
+        KafkaReader(wrong, consumer_settings(wrong, {}), Limits())
+    assert refused.value.detail == said
+
+
+def test_positions_have_names() -> None:
+    sources = Sources("11-22", "orders")
+    assert (sources.begun, sources.partition(3)) == ("kafka/11-22/orders", "kafka/11-22/orders/3")
+
+
+@pytest.mark.parametrize(
+    ("start", "begun", "offset"),
+    [("earliest", False, 5), ("earliest", True, 5), ("latest", False, 9), ("latest", True, 5)],
+)
+def test_where_a_partition_without_a_position_begins(start: Any, begun: bool, offset: int) -> None:
+    assert first_offset(stream(kafka_start=start), (5, 9), begun=begun) == offset
+
+
+def test_a_gap_says_how_much_is_gone_and_how_to_go_on() -> None:
+    assert not Gap(0, 5, 5, 5).exists
+    gap = Gap(2, 10, 17, 30)
+    assert gap.exists
+    error = gap.error(stream())
+    assert error.message == 'kafka topic "k" no longer has the next message of partition 2'
+    assert "the first one that Kafka has is 17: 7 offsets were deleted before they were read." in str(error.detail)
+    assert "auto.offset.reset=earliest" in str(error.hint)
+    anew = Gap(2, 10, 0, 3)
+    assert anew.exists and anew.lost == 0
+    assert "the partition ends at 3" in str(anew.error(stream()).detail)
+
+
+def test_lag_is_known_once_all_partitions_were_read() -> None:
+    def status(*partitions: PartitionStatus) -> KafkaStatus:
+        return KafkaStatus("running", None, 0, 0, 0, 0, 0, partitions, None, None, None, None)
+
+    assert status().lag is None
+    assert status(PartitionStatus(0, 3, 10), PartitionStatus(1, 0, None)).lag is None
+    both = status(PartitionStatus(0, 3, 10), PartitionStatus(1, 9, 8))
+    assert both.lag == 7
+    assert both.describe()["partitions"][1] == {"partition": 1, "position": 9, "high": 8, "lag": 0}
