@@ -50,6 +50,7 @@ class Settings(BaseSettings):
     query_sync_seconds: float = Field(
         10, ge=0, description="Seconds that POST /api/v1/query waits before it answers with an id."
     )
+    max_tails: int = Field(64, ge=1, description="Tails that the service's clients may follow at once.")
     query_concurrency: int = Field(4, ge=1, description="Queries that run at once in the service.")
     duckdb_max_bytes: int = Field(
         4096 * MB, ge=0, description="Bytes to read above which a query goes to Spark by itself."
@@ -63,6 +64,11 @@ class Settings(BaseSettings):
         True, description="Remember which columns queries read and filter by; recommendations are drawn from it."
     )
 
+    stream_commit_interval: float = Field(
+        0.5,
+        gt=0,
+        description="Seconds that a record waits to be committed at the most while a stream reads its topic.",
+    )
     ingest_poll: float = Field(0.5, gt=0, description="Seconds between the ingester's looks at the log.")
     ingest_max_bytes: int = Field(512 * MB, ge=1 * MB, description="Log bytes that one commit takes at the most.")
     sort_memory: int = Field(
@@ -96,6 +102,25 @@ class Settings(BaseSettings):
         10, ge=1, description="Past states of a materialized view that are kept however old they are."
     )
     busy_timeout: float = Field(30, ge=0, description="Seconds to wait for a locked SQLite file.")
+
+    kafka_bootstrap_servers: str = Field(
+        "", description="Brokers that keep the log of topics with log = 'kafka', as host:port, separated by commas."
+    )
+    kafka_topic_prefix: str = Field(
+        "headwater",
+        pattern=r"^[A-Za-z0-9._-]{1,100}$",
+        description="How the name of the Kafka topic begins that holds the log; the lake's id follows.",
+    )
+    kafka_replication_factor: int = Field(
+        0, ge=0, le=100, description="Replicas of that topic when it is made; 0 leaves it to the brokers."
+    )
+    kafka_timeout: float = Field(
+        30, gt=0, description="Seconds after which an append or a read that Kafka does not answer fails."
+    )
+    kafka_options: dict[str, str] = Field(
+        default_factory=dict,
+        description="More settings of librdkafka for the log; a value env:NAME is read from the environment.",
+    )
 
     spark_master: str = Field("local[*]", description="Spark master.")
     spark_memory: str = Field("2g", pattern=r"^\d+[mg]$", description="Memory of the Spark driver.")
@@ -172,8 +197,18 @@ class LakePaths:
         return self.root / "state.db"
 
     @property
+    def kafka_index(self) -> Path:
+        """What is known of the log in Kafka; made again from there if it is lost."""
+        return self.root / "kafka-log.db"
+
+    @property
     def warehouse(self) -> Path:
         return self.root / "warehouse"
+
+    @property
+    def streams(self) -> Path:
+        """Checkpoints of continuous views."""
+        return self.root / "streams"
 
     @property
     def scratch(self) -> Path:

@@ -249,7 +249,7 @@ def test_a_topic_dropped_while_producers_and_an_ingester_work(quick: Any) -> Non
         for each in working:
             each.result(timeout=60)
         assert one.topics.names() == []
-        assert one.log._db.execute(
+        assert one.log.sqlite._db.execute(
             "SELECT count(*), coalesce(sum(length(payload)), 0) FROM log_entries"
         ).fetchone() == (
             0,

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 from tests.integration.tpch_queries import QUERIES, TABLES
 
+from headwater.catalog.view_layout import Layout
 from headwater.engine import Lake
 from headwater.spark.gate_spark import isolated
 from headwater.spark.session import SparkEngine
-from headwater.views.layout import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from tests.property import view_grammar as grammar
 
+from headwater.catalog.view_layout import Layout
 from headwater.engine import Lake
 from headwater.spark.gate_spark import isolated
 from headwater.spark.session import SparkEngine
 from headwater.types import TableName
 from headwater.views import refresh, states
 from headwater.views.fold import read_sql
-from headwater.views.layout import Layout
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

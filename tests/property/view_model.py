@@ -16,6 +16,7 @@ import duckdb
 import sqlglot
 from sqlglot import exp
 
+from headwater.catalog.view_layout import Layout
 from headwater.views.analyse import analyse, open_tables
 from headwater.views.change import (
     VIEW,
@@ -31,7 +32,7 @@ from headwater.views.change import (
 )
 from headwater.views.deltas import Clock, Differ
 from headwater.views.fold import compacted, read_sql
-from headwater.views.layout import Layout, plan_layout
+from headwater.views.layout import plan_layout
 from headwater.views.relation import Aggregate, Window, walk
 
 TABLES = {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headwater.catalog.definitions import P_KIND
 from headwater.catalog.iceberg import NAME, create_catalog_file
 from headwater.cli.checks import Check, Repair, failed
+from headwater.cli.checks_streams import check_streams
 from headwater.cli.screen import counted, sized
 from headwater.config import LakePaths, Settings, load_settings
 from headwater.errors import HeadwaterError
@@ -117,6 +118,7 @@ def _check_tables(paths: LakePaths, settings: Settings, with_log: bool, deep: bo
             continue
         tables[TableName(each.namespace, each.name)] = table
         yield from _check_table(each, table, paths, settings, with_log, deep)
+    yield from check_streams(paths, tables)
     if len(tables) == len(registered):  # what belongs to no table is known only if all of them are
         yield from _check_between(tables, paths, settings, with_log)
 

@@ -17,6 +17,7 @@ from headwater.topics.log import Log
 if TYPE_CHECKING:
     from headwater.engine.care import Care
     from headwater.engine.refreshing import Refreshing
+    from headwater.engine.streams import StreamRoom
 
 
 class Background:
@@ -43,6 +44,11 @@ class Background:
         """Keep views fresh."""
         refreshing.start()
         self._until.callback(refreshing.stop)
+
+    def stream(self, streams: StreamRoom) -> None:
+        """Run continuous views and connectors."""
+        streams.start_background()
+        self._until.callback(streams.stop_background)
 
     def take_care(self, care: Care) -> None:
         """Keep tables tidy."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, assert_never
@@ -17,16 +18,19 @@ from headwater.config import LakePaths, Settings, load_settings
 from headwater.engine.background import Background
 from headwater.engine.handle import TopicHandle
 from headwater.engine.intake import Intake
+from headwater.engine.logs import open_logs
 from headwater.engine.row_statements import RowStatements
 from headwater.engine.snapshots import SnapshotStatements
 from headwater.engine.spark_start import start_spark
+from headwater.engine.tailing import Tail, Tailing
 from headwater.engine.topic_statements import TopicStatements, keep_promises
 from headwater.engine.view_handle import ViewHandle
-from headwater.errors import InvalidOption, LakeExists
+from headwater.errors import InvalidOption, LakeExists, TopicNotFound
 from headwater.observability.metrics import Metrics
 from headwater.serving.duck import Duck
 from headwater.serving.query import Cancel, Queries
 from headwater.serving.result import Result
+from headwater.serving.tail_request import tail_request
 from headwater.serving.usage import UsageRecorder
 from headwater.spark.session import SparkEngine, SparkState
 from headwater.sql.alter import alter_of
@@ -46,17 +50,18 @@ from headwater.sql.statements import (
     RefreshView,
     SnapshotStatement,
     Statement,
+    StreamStatement,
     TopicStatement,
     UpdateRows,
     ViewStatement,
 )
+from headwater.sql.stream_names import expanded
 from headwater.sql.view_definition import checked_view
 from headwater.state.usage import UsageStore
 from headwater.storage.scan import ManifestCache
 from headwater.topics.evolution import Evolver
 from headwater.topics.ingest import Ingested, Ingester
 from headwater.topics.ingest_loop import IngestLoop
-from headwater.topics.log_sqlite import SqliteLog
 from headwater.topics.produce import Ack, Format, Producer, Source
 from headwater.topics.rewrite import Rewriter
 from headwater.types import TOPICS, TopicDefinition
@@ -66,6 +71,7 @@ if TYPE_CHECKING:
 
     from headwater.engine.care import Care
     from headwater.engine.parquet import ParquetStatements
+    from headwater.engine.streams import StreamRoom
     from headwater.engine.view_room import ViewRoom
     from headwater.sources.files import FileFormat
 
@@ -93,12 +99,7 @@ class Lake:
         self._closed = False
         self._tables = Tables(paths.catalog, paths.warehouse, settings.busy_timeout)
         self.topics = Topics(self._tables)
-        self.log = SqliteLog(
-            paths.state,
-            busy_timeout=settings.busy_timeout,
-            max_tail_bytes=settings.max_tail_bytes,
-            producer_horizon=settings.producer_horizon,
-        )
+        self.log = open_logs(paths, settings)
         self.views = Views(self._tables)
         manifests = ManifestCache()
         evolver = Evolver(
@@ -114,16 +115,17 @@ class Lake:
         self._ingester = Ingester(
             self.topics,
             self.log,
-            paths.state,
             lambda: self.spark,
             max_bytes=settings.ingest_max_bytes,
             on_commit=self._committed,
+            awaited=self._awaited,
         )
         self._intake = Intake(
             self.topics, self.log, producer, self._ingester, self.metrics, auto_flush=settings.auto_flush
         )
         self._opened_views: ViewRoom | None = None
         self._opened_care: Care | None = None
+        self._opened_streams: StreamRoom | None = None
         self._opened_parquet: ParquetStatements | None = None
         self._topic_statements = TopicStatements(self.topics, self.views, self.log, self._intake, evolver)
         rewriter = Rewriter(self.topics, manifests, self.flush, lambda: self.spark)
@@ -144,7 +146,7 @@ class Lake:
             unseen=lambda name: self.view_room.unseen(name),
             used=self.usage.record if settings.record_usage else lambda _: None,
         )
-
+        self.tailing = Tailing(self.topics, self.views, self.log, self._queries, self._duck)
         self._snapshot_statements = SnapshotStatements(
             self.topics,
             self.views,
@@ -191,11 +193,14 @@ class Lake:
                 parts.callback(self._opened_care.close)
             if self._opened_views is not None:
                 parts.callback(self._opened_views.close)
+            if self._opened_streams is not None:
+                parts.callback(self._opened_streams.close)
             if self._opened_duck is not None:
                 parts.callback(self._opened_duck.close)
             parts.callback(self._spark.stop)
             parts.callback(self._background.close)
             parts.callback(self.usage.close)
+            parts.callback(self.tailing.news.close)
 
     def __enter__(self) -> Self:
         return self
@@ -212,6 +217,7 @@ class Lake:
         """Ingest, keep views fresh and tables tidy, until the lake is closed: what `headwater serve` does."""
         self.start_ingest()
         self._background.refresh(self.view_room.refreshing)
+        self._background.stream(self.streams)
         if self.settings.maintenance:
             self._background.take_care(self.care)
 
@@ -224,6 +230,13 @@ class Lake:
         """A topic has moved: views that follow at once do so."""
         if self._opened_views is not None:
             self._opened_views.refreshing.wake()
+        if self._opened_streams is not None:
+            self._opened_streams.wake()
+
+    def _awaited(self, topic: str) -> float | None:
+        """Seconds within which a record of the topic is to be committed, if a stream waits for it."""
+        streams = self._opened_streams
+        return self.settings.stream_commit_interval if streams is not None and streams.follows(topic) else None
 
     # -- engines ------------------------------------------------------------------------------------------------
 
@@ -264,8 +277,28 @@ class Lake:
                     self._intake,
                     lambda: self.spark,
                     self.metrics,
+                    lambda: self.streams,
                 )
             return self._opened_views
+
+    @property
+    def streams(self) -> StreamRoom:
+        """Streams and what runs for them, opened on first use."""
+        from headwater.engine.stream_room import open_streams
+
+        room = self.view_room
+        with self._lock:
+            if self._opened_streams is None:
+                self._opened_streams = open_streams(
+                    self.paths,
+                    self.settings,
+                    room,
+                    lambda: self.spark,
+                    self._topic_statements.run,
+                    self._intake,
+                    self.log,
+                )
+            return self._opened_streams
 
     @property
     def parquet(self) -> ParquetStatements:
@@ -307,8 +340,19 @@ class Lake:
 
     def execute(self, statement: Statement, cancel: Cancel | None = None) -> Result:
         """Run a statement value: the one path that every surface takes."""
+        try:
+            return self._execute(statement, cancel)
+        except TopicNotFound:  # it may be a stream of another name than its topic
+            known = expanded(statement, self.streams.definitions.named)
+            if known is None:
+                raise
+            return self._execute(known, cancel)
+
+    def _execute(self, statement: Statement, cancel: Cancel | None) -> Result:
         if isinstance(statement, ViewStatement):
             return self.view_room.statements.run(statement)
+        if isinstance(statement, StreamStatement):
+            return self.streams.run(statement)
         if isinstance(statement, SnapshotStatement):
             return self._snapshot_statements.run(statement)
         if isinstance(statement, TopicStatement):
@@ -356,7 +400,28 @@ class Lake:
 
     def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source, *, wait: bool = True) -> Ack:
         """Store one request. In process, a full log is committed to the table first (setting auto_flush)."""
-        return self._intake.append(name, blocks, format, source, wait=wait)
+        ack = self._intake.append(name, blocks, format, source, wait=wait)
+        self.tailing.news.tell(name)
+        return ack
+
+    def tail(
+        self,
+        name: str,
+        start: str | int | datetime = "latest",
+        *,
+        after: str | None = None,
+        where: str | None = None,
+        columns: Sequence[str] = (),
+        follow: bool = True,
+        limit: int | None = None,
+    ) -> Tail:
+        """The rows of a topic, or the changes of a view, as they come.
+
+        `start` is earliest, latest, an offset (of a view: a snapshot), a time, or a duration ago; `after` is the mark
+        `at` of an earlier tail. Without `follow` it ends when everything was given.
+        """
+        asked = tail_request(name, start, after=after, where=where, columns=columns)
+        return Tail(self.tailing.follow(asked), self.tailing.news, asked.name, follow=follow, limit=limit)
 
     def convert(
         self,
@@ -417,6 +482,11 @@ class Lake:
     def measure_tables(self) -> None:
         """Bring the metrics of what tables look like up to date, from metadata alone."""
         self.care.measure()
+
+    def measure_streams(self) -> None:
+        """Bring the metrics of how streams run up to date."""
+        if self._opened_streams is not None or self.views.names():
+            self.metrics.streams.measure(self.streams.status())
 
     def measure_views(self) -> None:
         """Bring the metrics of how far views are behind up to date, from metadata alone."""

@@ -29,21 +29,22 @@ from headwater.topics.describe import description, summary
 from headwater.topics.evolution import Evolver, told
 from headwater.topics.evolution_history import schema_history
 from headwater.topics.ingest import log_topic
-from headwater.topics.log import Log
+from headwater.topics.log import Log, LogTopic
 from headwater.types import DEAD_SUFFIX, TableName, TopicDefinition
 
 
-def create_dead(topics: Topics, name: str) -> None:
+def create_dead(topics: Topics, definition: TopicDefinition) -> None:
     """Make the topic of a topic's dead letters, unless one of the two is there."""
     # Before the topic itself: a topic that promises dead letters always has them.
+    name = definition.name
     if not topics.exists(name) and not topics.exists(name + DEAD_SUFFIX):
-        topics.create(dead_definition(name))
+        topics.create(dead_definition(name, definition.options.log))
 
 
 def keep_promises(topics: Topics, topic: Topic, planned: Evolution) -> None:
     """See that an altered topic has the dead letters that it is going to promise."""
     if planned.definition.options.on_invalid == "dead_letter" and not topics.exists(topic.name + DEAD_SUFFIX):
-        topics.create(dead_definition(topic.name))
+        topics.create(dead_definition(topic.name, topic.definition.options.log))
 
 
 class TopicStatements:
@@ -79,9 +80,11 @@ class TopicStatements:
         name = definition.name
         if self._views.exists(name):
             raise ViewExists(f'"{name}" is a materialized view', hint="A topic and a view never have the same name.")
+        if definition.options.log == "kafka":  # before the topic is: a topic whose log answers can be appended to
+            self._log.stats(LogTopic("", name, 0, "kafka"))
         try:
             if definition.options.on_invalid == "dead_letter":
-                create_dead(self._topics, name)
+                create_dead(self._topics, definition)
             self._topics.create(definition)
         except TopicExists:
             if not if_not_exists:

@@ -28,6 +28,8 @@ from headwater.views.upkeep import Upkeep
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headwater.engine.streams import StreamRoom
+
 log = logging.getLogger(__name__)
 
 
@@ -44,15 +46,16 @@ class ViewRoom:
         intake: Intake,
         spark: Callable[[], SparkSession],
         metrics: Metrics,
+        streams: Callable[[], StreamRoom],
     ) -> None:
         self._intake = intake
-        self._topics = topics
+        self.topics = topics
         self._log = wal
         self._metrics = metrics
         self.history = History(paths.state, settings.busy_timeout, settings.view_history)
-        self.upkeep = Upkeep(topics, views, spark, self._flush, record=self.record)
+        self.upkeep = Upkeep(topics, views, spark, self.flush, record=self.record)
         self.reader = ViewReader(views, self.upkeep.sources, wal, self.history, self.upkeep.cache)
-        self.statements = ViewStatements(self.upkeep, self.reader, self.history, spark)
+        self.statements = ViewStatements(self.upkeep, self.reader, self.history, spark, streams)
         self.refreshing = Refreshing(paths, settings, self.upkeep, self.history, wal, spark)
 
     def fresh(self, session: SparkSession, name: str) -> AbstractContextManager[DataFrame]:
@@ -64,7 +67,7 @@ class ViewRoom:
         read: dict[str, Topic] = {}
 
         def tail(topic: str) -> tuple[Head, pa.Table]:
-            at = read_at_once(self._topics, self._log, topic)
+            at = read_at_once(self.topics, self._log, topic)
             read[topic] = at.topic
             return _head(at), at.rows
 
@@ -75,14 +78,15 @@ class ViewRoom:
         return UnseenRows(found.view, found.sql, tables, found.read, found.position)
 
     def _tail(self, topic: str) -> tuple[Head, pa.Table]:
-        at = read_at_once(self._topics, self._log, topic)
+        at = read_at_once(self.topics, self._log, topic)
         return _head(at), at.rows
 
     def close(self) -> None:
         self.refreshing.close()
         self.history.close()
 
-    def _flush(self, topics: Sequence[str]) -> None:
+    def flush(self, topics: Sequence[str]) -> None:
+        """Commit what waits in the log of these topics."""
         for topic in topics:
             with suppress(TopicNotFound):  # the plan tells of a source that is gone
                 self._intake.flush(topic)

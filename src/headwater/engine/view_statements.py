@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, assert_never
 
-from headwater.errors import ViewExists, ViewNotFound
+from headwater.catalog.view_layout import Layout
+from headwater.engine.stream_views import is_streamed
+from headwater.errors import InvalidStatement, ViewExists, ViewNotFound
 from headwater.serving import view_answers
 from headwater.serving.result import Result
 from headwater.sql.statements import (
@@ -29,12 +31,13 @@ from headwater.views.define import define
 from headwater.views.describe import ViewReader, compacted, refreshed, verified
 from headwater.views.explain import describe, describe_defined, kept, render, render_defined
 from headwater.views.history import History
-from headwater.views.layout import Layout
 from headwater.views.plan import RefreshPlan
 from headwater.views.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from headwater.engine.streams import StreamRoom
 
 Progress = Callable[[Mapping[str, Any]], None]
 
@@ -42,7 +45,15 @@ Progress = Callable[[Mapping[str, Any]], None]
 class ViewStatements:
     """Answers statements about the views of one lake."""
 
-    def __init__(self, upkeep: Upkeep, reader: ViewReader, history: History, spark: Callable[[], SparkSession]) -> None:
+    def __init__(
+        self,
+        upkeep: Upkeep,
+        reader: ViewReader,
+        history: History,
+        spark: Callable[[], SparkSession],
+        streams: Callable[[], StreamRoom],
+    ) -> None:
+        self._streams = streams
         self._upkeep = upkeep
         self._spark = spark
         self._views = upkeep.views
@@ -58,6 +69,7 @@ class ViewStatements:
             case DropView(name, if_exists):
                 return self._drop(name, if_exists)
             case AlterView(name, values):
+                self._check_alterable(name, values)
                 view = self._upkeep.alter(name, values)
                 return Result.done(f'materialized view "{name}" altered', view_notices(view.definition.options))
             case ShowViews():
@@ -84,6 +96,8 @@ class ViewStatements:
             said = describe(plan)
             progress({key: said[key] for key in ("view", "method", "reason", "rows", "full_rows")})
 
+        if is_streamed(self._views.load(statement.name)):
+            return view_answers.refreshed([self._streams().catch_up(statement.name)])
         done = self._upkeep.refresh(statement.name, full=statement.full, progress=planned)
         outcome = self._verified(statement.name, statement.verify)
         return view_answers.refreshed([refreshed(each) for each in done], outcome)
@@ -93,6 +107,8 @@ class ViewStatements:
 
     def verify(self, name: str, sample: int | None) -> dict[str, Any]:
         """Compare the view with its query, and note the outcome beside the refresh that it is about."""
+        if is_streamed(self._views.load(name)):
+            return self._streams().views.verify(name)
         outcome = self._upkeep.verify(name, sample)
         self._history.verified(name, outcome.snapshot_id, "equal" if outcome.equal else "different")
         return verified(outcome)
@@ -101,7 +117,11 @@ class ViewStatements:
         definition = statement.definition
         name, existed = definition.name, self._views.exists(definition.name)
         try:
-            (self._upkeep.replace if statement.or_replace else self._upkeep.create)(definition)
+            if definition.options.mode == "continuous":
+                said = self._streams().views.create(definition, replace=statement.or_replace)
+                status = f'materialized view "{name}" {"replaced" if existed else "created"}'
+                return Result.done(status, (*said, *view_notices(definition.options)))
+            self._make(definition, replace=statement.or_replace)
         except ViewExists:
             if not statement.if_not_exists:
                 raise
@@ -111,7 +131,24 @@ class ViewStatements:
         status = f'materialized view "{name}" {"replaced" if existed else "created"}'
         return Result.done(status, notices)
 
+    def _make(self, definition: ViewDefinition, *, replace: bool) -> None:
+        old = self._views.load(definition.name) if replace and self._views.exists(definition.name) else None
+        (self._upkeep.replace if replace else self._upkeep.create)(definition)
+        if old is not None and is_streamed(old):
+            self._streams().forget(old)
+
+    def _check_alterable(self, name: str, values: Mapping[str, object]) -> None:
+        """InvalidStatement for options that decide how a stream keeps a view: they need a new query."""
+        fixed = ("refresh", "interval", "emit", "into_topic", "into_kafka", "late")
+        if is_streamed(self._views.load(name)) and (named := next((each for each in fixed if each in values), None)):
+            raise InvalidStatement(
+                f'option "{named}" of a view that a stream keeps cannot be altered',
+                hint="Use CREATE OR REPLACE MATERIALIZED VIEW, which reads its topics anew.",
+            )
+
     def _explain_create(self, definition: ViewDefinition) -> Result:
+        if definition.options.mode == "continuous":
+            return self._streams().views.explain(definition)
         defined = define(definition, self._upkeep.sources, self._spark())
         return view_answers.explained(
             render_defined(defined), describe_defined(defined), view_notices(definition.options)
@@ -119,6 +156,11 @@ class ViewStatements:
 
     def _drop(self, name: str, if_exists: bool) -> Result:
         try:
+            view = self._views.load(name)
+            self._upkeep.check_unread(name)
+            if is_streamed(view):
+                self._streams().check_unread(name)
+                self._streams().forget(view)
             self._upkeep.drop(name)
         except ViewNotFound:
             if not if_exists:
@@ -128,6 +170,8 @@ class ViewStatements:
         return Result.done(f'materialized view "{name}" dropped')
 
     def _explain(self, name: str, full: bool) -> Result:
+        if is_streamed(view := self._views.load(name)):
+            return self._streams().views.explain(view.definition)
         plan = self._upkeep.plan(name, full=full)
         *below, _ = order = self._upkeep.lineage(name)
         topics = {source.table for view in order for source in view.sources if source.table.namespace == TOPICS}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from headwater.observability.stream_metrics import StreamMetrics
+
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -107,6 +109,8 @@ class Metrics:
             "Bytes of files that wait to be deleted because a read may still use them.",
             registry=registry,
         )
+
+        self.streams = StreamMetrics(registry)
 
     def exposition(self) -> bytes:
         """The text that Prometheus scrapes."""

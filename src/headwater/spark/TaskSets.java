@@ -1,8 +1,11 @@
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Function;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -22,18 +25,30 @@ import org.apache.iceberg.expressions.ResidualEvaluator;
 import org.apache.iceberg.spark.ScanTaskSetManager;
 import org.apache.iceberg.spark.Spark3Util;
 import org.apache.iceberg.spark.source.SparkRewriteTable;
+import org.apache.iceberg.spark.source.SparkTable;
+import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2;
+import org.apache.spark.sql.catalyst.types.DataTypeUtils;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.ReadLimit;
+import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Reads named data files of a table through Iceberg's own reader.
+ * Reads named data files of a table through Iceberg's own reader, once or as a stream of them.
  *
  * Iceberg's reader takes its work from sets of tasks that are staged under an id. Our files hold every column,
  * partition columns too, so a task needs neither the file's partition nor its manifest entry: the files count as
@@ -42,6 +57,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 public final class TaskSets {
 
     private final ConcurrentHashMap staged = new ConcurrentHashMap();
+    private final ConcurrentHashMap streams = new ConcurrentHashMap();
 
     /**
      * The rows of `files`, a JSON array of [path, bytes, rows]. Row groups that cannot match `filter`, a condition on
@@ -70,6 +86,42 @@ public final class TaskSets {
     /** Forgets the files of `id`; frames that read them cannot be run again. */
     public void release(String id) {
         ScanTaskSetManager.get().removeTasks((Table) staged.remove(id), id);
+    }
+
+    /**
+     * A stream of the table's `columns` from the offset `initial` on, up to the head that `advance` tells. `files` is
+     * asked for the files between two offsets, which it gets as two lines, whenever a batch is planned. Every batch
+     * reads whole files; what offsets mean is known to `files` alone.
+     */
+    public Dataset stream(
+            SparkSession session, String name, String id, StructType columns, String initial, Function files)
+            throws Exception {
+        SparkSession.setActiveSession(session);
+        Table table = Spark3Util.loadIcebergTable(session, name);
+        Stream stream = new Stream(session, table, id, columns, initial, files);
+        streams.put(id, stream);
+        return Dataset.ofRows(session, new StreamingRelationV2(
+            scala.Option.empty(), "headwater", stream, new CaseInsensitiveStringMap(new HashMap()),
+            DataTypeUtils.toAttributes(columns), scala.Option.empty(), scala.Option.empty(), scala.Option.empty()));
+    }
+
+    /** From now on the stream reaches up to this offset. */
+    public void advance(String id, String head) {
+        ((Stream) streams.get(id)).head = head;
+    }
+
+    /** Forgets a stream; a query that reads it must have ended. */
+    public void close(String id) {
+        streams.remove(id);
+    }
+
+    /** The table's rows as of the moment at which a batch is planned. */
+    public Dataset moving(SparkSession session, String name) throws Exception {
+        SparkSession.setActiveSession(session);
+        Table table = Spark3Util.loadIcebergTable(session, name);
+        return Dataset.ofRows(session, DataSourceV2Relation.create(
+            new Moving(table), scala.Option.empty(), scala.Option.empty(),
+            new CaseInsensitiveStringMap(new HashMap()), scala.Option.empty()));
     }
 
     private static ArrayList tasks(Table table, String files, Expression condition) throws Exception {
@@ -149,6 +201,171 @@ public final class TaskSets {
 
         public Scan build() {
             return inner.build();
+        }
+    }
+
+    /** A table that is looked at anew for every scan. */
+    static final class Moving extends SparkTable {
+        Moving(Table table) {
+            super(table);
+        }
+
+        public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+            table().refresh();
+            return new SparkTable(table()).newScanBuilder(options);
+        }
+    }
+
+    static final class At extends Offset {
+        private final String json;
+
+        At(String json) {
+            this.json = json;
+        }
+
+        public String json() {
+            return json;
+        }
+    }
+
+    /**
+     * Everything that Spark asks of a stream; only the driver ever sees it. Readers and their partitions, which go to
+     * the executors, are Iceberg's own.
+     */
+    static final class Stream
+            implements SupportsRead, ScanBuilder, Scan, MicroBatchStream, SupportsTriggerAvailableNow {
+        private static final long LEAST = 1L << 20;
+        private static final long MOST = 128L << 20;
+        private final SparkSession session;
+        private final Table table;
+        private final String id;
+        private final StructType columns;
+        private final String initial;
+        private final Function files;
+        volatile String head;
+        private String last;
+        private String planned = "";
+        private InputPartition[] partitions = new InputPartition[0];
+        private PartitionReaderFactory factory;
+
+        Stream(
+                SparkSession session, Table table, String id, StructType columns, String initial, Function files) {
+            this.session = session;
+            this.table = table;
+            this.id = id;
+            this.columns = columns;
+            this.initial = initial;
+            this.files = files;
+            this.head = initial;
+        }
+
+        public String name() {
+            return id;
+        }
+
+        public StructType schema() {
+            return columns;
+        }
+
+        public Set capabilities() {
+            HashSet found = new HashSet();
+            found.add(TableCapability.MICRO_BATCH_READ);
+            return found;
+        }
+
+        public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+            return this;
+        }
+
+        public Scan build() {
+            return this;
+        }
+
+        public StructType readSchema() {
+            return columns;
+        }
+
+        public MicroBatchStream toMicroBatchStream(String checkpoint) {
+            return this;
+        }
+
+        public Offset initialOffset() {
+            return new At(initial);
+        }
+
+        public Offset deserializeOffset(String json) {
+            return new At(json);
+        }
+
+        public void commit(Offset end) {
+        }
+
+        public void stop() {
+        }
+
+        public void prepareForTriggerAvailableNow() {
+            last = head;
+        }
+
+        public Offset latestOffset() {
+            return new At(last == null ? head : last);
+        }
+
+        public Offset latestOffset(Offset start, ReadLimit limit) {
+            return latestOffset();
+        }
+
+        /** Spark plans a batch several times over; its files are looked up once. */
+        public synchronized InputPartition[] planInputPartitions(Offset start, Offset end) {
+            String range = start.json() + "\n" + end.json();
+            if (!range.equals(planned)) {
+                stage((String) files.apply(range));
+                planned = range;
+            }
+            return partitions;
+        }
+
+        public synchronized PartitionReaderFactory createReaderFactory() {
+            if (factory == null) { // asked for before any file is known: of one that is never opened
+                stage("[[\"none.parquet\", 1, 1]]");
+                partitions = new InputPartition[0];
+                planned = "";
+            }
+            return factory;
+        }
+
+        /** Partitions for all cores, also of a batch that is smaller than what Iceberg reads by one task. */
+        private CaseInsensitiveStringMap splits(ArrayList tasks) {
+            long bytes = 0;
+            for (int i = 0; i < tasks.size(); i++) {
+                bytes += ((BaseFileScanTask) tasks.get(i)).length();
+            }
+            int cores = session.sparkContext().defaultParallelism();
+            HashMap options = new HashMap();
+            options.put("split-size", Long.toString(Math.min(MOST, Math.max(LEAST, bytes / cores + 1))));
+            options.put("file-open-cost", "1");
+            return new CaseInsensitiveStringMap(options);
+        }
+
+        private void stage(String listed) {
+            if (listed.equals("[]")) {
+                partitions = new InputPartition[0];
+                return;
+            }
+            SparkSession.setActiveSession(session);
+            try {
+                ArrayList tasks = tasks(table, listed, Expressions.alwaysTrue());
+                ScanTaskSetManager.get().stageTasks(table, id, tasks);
+                ScanBuilder builder = new SparkRewriteTable(table, id).newScanBuilder(splits(tasks));
+                ((SupportsPushDownRequiredColumns) builder).pruneColumns(columns);
+                Batch batch = builder.build().toBatch();
+                partitions = batch.planInputPartitions();
+                factory = batch.createReaderFactory();
+            } catch (Exception e) {
+                throw new RuntimeException(e);
+            } finally {
+                ScanTaskSetManager.get().removeTasks(table, id);
+            }
         }
     }
 }

@@ -30,12 +30,17 @@ def compiled(session: SparkSession, name: str) -> Any:
 def define(session: SparkSession, name: str, beside: str) -> None:
     """Add the Java class `name` to the classes that everything in the driver's JVM finds by their names.
 
-    It goes to the loader of the class `beside`, which is of the same package.
+    It goes to the loader of the class `beside`, which is of the same package; a second time does nothing.
     """
-    jvm, definer = session.sparkContext._gateway.jvm, compiled(session, "Definer")
-    classes = _cooked(jvm, name).getBytecodes()
-    for each in sorted(classes, key=len, reverse=True):  # a class after those inside of it, which it needs
-        definer.define(jvm.java.lang.Class.forName(beside), classes[each])
+    gateway, definer = session.sparkContext._gateway, compiled(session, "Definer")
+    with _compiling:
+        defined = vars(gateway).setdefault("headwater_defined", set())
+        if name in defined:
+            return
+        classes = _cooked(gateway.jvm, name).getBytecodes()
+        for each in sorted(classes, key=len, reverse=True):  # a class after those inside of it, which it needs
+            definer.define(gateway.jvm.java.lang.Class.forName(beside), classes[each])
+        defined.add(name)
 
 
 def _compile(jvm: Any, name: str) -> Any:

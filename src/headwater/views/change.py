@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import BASE, SIGN
 from headwater.views.analyse.scope import Opaque
 from headwater.views.deltas import KEY, WEIGHT, Clock, Differ, Keys, Leaf, Only
 from headwater.views.fold import state_rows
-from headwater.views.layout import Grouped, Layout, cut_keys, repeatable, top_aggregate, with_cut
+from headwater.views.layout import Grouped, cut_keys, repeatable, top_aggregate, with_cut
 from headwater.views.relation import Aggregate, Analysed, Distinct, Filter, Project, Relation, Window, column
 
 VIEW = "__view"

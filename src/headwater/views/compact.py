@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from headwater.catalog.iceberg import Tables
+from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import P_POSITION, P_SIGNED, S_METHOD, S_POSITION, S_SIGNED, View, Views
 from headwater.errors import Conflict, StaleCommit
 from headwater.observability.failpoints import failpoint
@@ -23,12 +24,12 @@ from headwater.spark.gate_spark import isolated
 from headwater.storage.commit import Change, commit
 from headwater.storage.read_spark import read_files
 from headwater.storage.scan import ManifestCache, plan_scan
+from headwater.storage.view_tables import view_target
 from headwater.storage.write_spark import write_frame
 from headwater.views.change import VIEW
 from headwater.views.compact_policy import Files, appended
 from headwater.views.fold import compacted
-from headwater.views.layout import Layout
-from headwater.views.refresh import ONE_FILE, remove_files, target
+from headwater.views.refresh import ONE_FILE, remove_files
 
 ATTEMPTS = 10
 
@@ -86,7 +87,7 @@ def _fold(view: View, chosen: Sequence[DataFile], session: SparkSession, *, whol
             frame = frame.coalesce(1)
         if layout.keys:
             frame = frame.sortWithinPartitions(*[f"`{key}`" for key in layout.keys])
-        return write_frame(frame, target(view))
+        return write_frame(frame, view_target(view))
 
 
 def _swap(view: View, tables: Tables, files: Sequence[DataFile], removed: Sequence[DataFile], *, whole: bool) -> int:

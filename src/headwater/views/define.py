@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
+from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import STATES, Position, SourceColumns
 from headwater.errors import InvalidSchema, InvalidStatement, TopicNotFound
 from headwater.spark.gate_spark import analyze, inspect, isolated, sources
@@ -22,7 +23,7 @@ from headwater.views.analyse.select import Opened
 from headwater.views.change import Incremental, untracked
 from headwater.views.deltas import Clock, Differ
 from headwater.views.fold import compacted, read_sql
-from headwater.views.layout import Layout, plan_layout
+from headwater.views.layout import plan_layout
 from headwater.views.plan import SourceRange, opener
 from headwater.views.relation import (
     Aggregate,

@@ -7,6 +7,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from headwater.catalog.progress import progress_of
+from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import S_METHOD, View, Views
 from headwater.errors import InvalidInput, QueryCancelled, ViewBroken
 from headwater.sql.schema_text import parse_type, render_type
@@ -17,7 +19,6 @@ from headwater.types import VIEWS, TableName
 from headwater.views.explain import describe_view
 from headwater.views.history import Attempt, History, consumed
 from headwater.views.lag import Lag, lags, tail_rows
-from headwater.views.layout import Layout
 from headwater.views.plan import check_sources
 from headwater.views.sources import Head, Sources
 
@@ -68,6 +69,7 @@ class ViewReader:
             "sources": [self._source(lag) for lag in behind],
             "readers": [reader.name for reader in self._views.readers_of(view.table_name)],
             **describe_view(layout, options),
+            **_streamed(view, layout),
             **_totals(view, "files", "bytes"),
             "snapshot": view.snapshot_id,
             "next_due": told_at(_next_due(view, newest)),
@@ -187,6 +189,14 @@ def _type(of: str) -> str:
 def told_at(moment: datetime | None) -> str | None:
     """A moment as text: ISO 8601, in UTC."""
     return None if moment is None else moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _streamed(view: View, layout: Layout) -> dict[str, Any]:
+    """How a view is kept that is not refreshed."""
+    if progress_of(view.table.metadata.properties) is None:
+        return {}
+    emits = "every row once" if layout.kind == "rows" else "groups as they change; the newest row of a group counts"
+    return {"kept": f"A stream keeps it, and emits {emits}.", "incremental": True}
 
 
 def refreshed(done: Refreshed) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from headwater.catalog.view_layout import Layout, StateColumns
 from headwater.types import ViewOptions
 from headwater.views.change import AppendDelta, Recompute, RecomputeKeys, Skip
 from headwater.views.define import Defined
 from headwater.views.deltas import Leaf
-from headwater.views.layout import Layout, StateColumns
 from headwater.views.plan import RefreshPlan, SourceRange
 
 _METHODS = {
@@ -131,6 +131,8 @@ def kept(layout: Layout, options: ViewOptions) -> str:
         return "Every refresh recomputes it, because refresh = 'full'."
     if layout.recomputes is not None:
         return f"Every refresh recomputes it: {layout.recomputes}."
+    if layout.kind == "latest":
+        return "A stream keeps it: it emits the groups that changed, and the newest row of a group counts."
     if layout.kind == "rows":
         keys = ", or all rows of a touched key are computed anew" if layout.keys else ""
         return f"Refreshes are incremental: rows of the answer follow from rows of the change{keys}."

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from sqlglot import exp
 
+from headwater.catalog.view_layout import EPOCH, PART, ROWS, Layout, StateColumns
 from headwater.catalog.views import BASE, SIGN
 from headwater.views.analyse.common import parse as _parse
+from headwater.views.analyse.scope import Opaque
 from headwater.views.deltas import WEIGHT, Differ
-from headwater.views.layout import PART, ROWS, Grouped, Layout, StateColumns
+from headwater.views.layout import Grouped
 from headwater.views.relation import (
     Aggregate,
     Distinct,
@@ -71,6 +73,9 @@ def compacted(layout: Layout, table: str, *, signed: bool, base: bool) -> str:
     """SQL that folds rows of the table into as few as there can be. `base`: these are all rows of the table."""
     if layout.kind == "rows":
         return _compacted_rows(layout, table, base)
+    if layout.kind == "latest":
+        names = ", ".join(_q(name) for name in layout.columns if name != BASE)
+        return f"SELECT {names}, {str(base).upper()} AS {BASE} FROM ({_latest(layout, table)})"
     scan = _scan(layout, table, "v", SIGN if signed else None)
     by = [*([PART] if layout.parts else []), *layout.keys, *(name for part in layout.parts for name in part)]
     node: Relation = Aggregate(scan, _same(by, "v"), tuple(_merges(layout, "v")))
@@ -90,6 +95,14 @@ def compacted(layout: Layout, table: str, *, signed: bool, base: bool) -> str:
     return f"SELECT {items} FROM ({_rendered(node)})"
 
 
+def _latest(layout: Layout, table: str) -> str:
+    """SQL for the newest row of every group."""
+    keys = f"PARTITION BY {', '.join(_q(key) for key in layout.keys)} " if layout.keys else ""
+    names = ", ".join(_q(name) for name in layout.columns)
+    ranked = f"SELECT {names}, ROW_NUMBER() OVER ({keys}ORDER BY {EPOCH} DESC) AS __place FROM {_q(table)}"
+    return f"SELECT {names} FROM ({ranked}) WHERE __place = 1"
+
+
 def _compacted_rows(layout: Layout, table: str, base: bool) -> str:
     kept = [name for name in layout.columns if name not in (SIGN, BASE)]
     names = ", ".join(_q(name) for name in kept)
@@ -106,6 +119,8 @@ def _compacted_rows(layout: Layout, table: str, base: bool) -> str:
 
 def fold(layout: Layout, table: str, alias: str, *, signed: bool) -> tuple[Relation, Columns]:
     """The view's rows as a relation over its own table, without ORDER BY and LIMIT; and its columns."""
+    if layout.kind == "latest":
+        raise Opaque("a view that it reads keeps the newest row of a group, and does not say which one it replaced")
     scan = _scan(layout, table, alias, SIGN if signed else None)
     if layout.kind == "rows":
         shown = tuple((name, f"{alias}.{sql}") for name, _, sql in layout.outputs)
@@ -119,6 +134,9 @@ def read_sql(layout: Layout, table: str, *, signed: bool, base: bool = False) ->
 
     `base`: nothing was appended to it since everything was folded.
     """
+    if layout.kind == "latest":
+        rows = _q(table) if base else f"({_latest(layout, table)})"
+        return f"SELECT {', '.join(f'{_q(sql)} AS {_q(name)}' for name, _, sql in layout.outputs)} FROM {rows}"
     if layout.kind == "states" and layout.grouped and not layout.parts and not signed:
         if base:
             relation, shown = _finished(layout, _scan(layout, table, "v", None), "v", base=True)

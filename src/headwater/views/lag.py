@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 
 from pyiceberg.table.snapshots import Operation
 
-from headwater.catalog.definitions import P_OFFSET
+from headwater.catalog.definitions import P_OFFSET, P_OPTION
 from headwater.catalog.views import View
 from headwater.errors import SnapshotGone
 from headwater.storage.changes import Changes, between
 from headwater.storage.scan import ManifestCache
 from headwater.storage.time_travel import line_of
 from headwater.topics.log import Log, LogTopic
-from headwater.types import TableName
+from headwater.types import LogKind, TableName
 from headwater.views.sources import Head
 
 
@@ -99,4 +99,6 @@ def _moved_back(head: Head, start: int | None) -> list[float]:
 
 
 def log_topic(head: Head) -> LogTopic:
-    return LogTopic(head.id, head.name, int(head.table.metadata.properties[P_OFFSET]))
+    properties = head.table.metadata.properties
+    kind: LogKind = "kafka" if properties.get(P_OPTION + "log") == "kafka" else "sqlite"
+    return LogTopic(head.id, head.name, int(properties[P_OFFSET]), kind)

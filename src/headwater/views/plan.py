@@ -11,6 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import BASE, SIGN, Position, SourceColumns, View
 from headwater.errors import SnapshotGone, ViewBroken, ViewNotIncremental
 from headwater.storage.changes import Changes, between
@@ -30,7 +31,6 @@ from headwater.views.change import (
 )
 from headwater.views.deltas import Clock, Leaf, has_clock
 from headwater.views.fold import fold
-from headwater.views.layout import Layout
 from headwater.views.relation import walk
 from headwater.views.sources import Head
 from headwater.views.text import plain_query

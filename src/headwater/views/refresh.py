@@ -23,6 +23,7 @@ from pyiceberg.types import DateType, IntegerType, LongType, StringType
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.catalog.iceberg import Tables
+from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import P_POSITION, P_SIGNED, S_METHOD, S_POSITION, S_SIGNED, STATES, SourceColumns, View
 from headwater.errors import StaleCommit
 from headwater.observability.failpoints import failpoint
@@ -31,16 +32,15 @@ from headwater.spark.gate_spark import isolated
 from headwater.spark.jobs import query_errors
 from headwater.storage.changes import Changes
 from headwater.storage.commit import Change, Committed, commit
-from headwater.storage.layout import view_layout
 from headwater.storage.read_spark import read_files, read_snapshot
 from headwater.storage.scan import ManifestCache, plan_scan
 from headwater.storage.schemas import arrow_field
+from headwater.storage.view_tables import view_target
 from headwater.storage.write_spark import write_frame
 from headwater.storage.writer import Target, local_path
 from headwater.types import TableName
 from headwater.views.change import VIEW, AppendDelta, Reads, Recompute, RecomputeKeys, Skip
 from headwater.views.deltas import KEY, WEIGHT, Keys, Leaf
-from headwater.views.layout import Layout
 from headwater.views.plan import RefreshPlan, SourceRange
 from headwater.views.prune import KeySet
 from headwater.views.sources import Head
@@ -106,7 +106,7 @@ def _write(
     plan: RefreshPlan, space: Workspace, cache: ManifestCache
 ) -> tuple[list[DataFile], Sequence[DataFile], bool, int]:
     """The new files, those to remove, whether the table then holds rows that take others back, and the rows read."""
-    into, change, view = target(plan.view), plan.change, plan.view
+    into, change, view = view_target(plan.view), plan.change, plan.view
     match change:
         case AppendDelta():
             space.provide(change.reads)
@@ -133,18 +133,6 @@ def _write(
 
 def _write_frame(frame: DataFrame, into: Target, plan: RefreshPlan) -> list[DataFile]:
     return write_frame(frame.coalesce(1) if plan.delta_rows <= ONE_FILE else frame, into)
-
-
-def target(view: View) -> Target:
-    """Where and how the view's files are written."""
-    return Target(
-        view.name,
-        view.table.location(),
-        view.table.schema(),
-        view.table.spec(),
-        view_layout(view.definition.options),
-        dict(view.table.metadata.properties),
-    )
 
 
 def _move(plan: RefreshPlan, tables: Tables) -> Committed:

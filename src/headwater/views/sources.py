@@ -10,10 +10,10 @@ from zlib import crc32
 from pyiceberg.table import Table
 
 from headwater.catalog.topics import Topics
+from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import S_SIGNED, View, Views
 from headwater.errors import InvalidName, TopicNotFound, ViewNotFound
 from headwater.types import TableName
-from headwater.views.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)

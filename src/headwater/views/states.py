@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from sqlglot import exp
 
+from headwater.catalog.view_layout import Merge
 from headwater.views.analyse.functions import function_name
 from headwater.views.deltas import WEIGHT
-
-Merge = Literal["sum", "min", "max", "hll", "moments"]
 
 FLOATS = ("double", "float")
 MOMENTS = ("n", "mean", "m2")

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue
 
+from headwater.catalog.progress import progress_of
 from headwater.catalog.topics import Topics
+from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import View, Views, option_properties
 from headwater.errors import (
     Conflict,
@@ -33,7 +35,6 @@ from headwater.views.compact_policy import Due, due
 from headwater.views.define import define
 from headwater.views.fresh_plan import Tail, Unseen, unseen
 from headwater.views.history import Attempt, Trigger, failed, finished
-from headwater.views.layout import Layout
 from headwater.views.plan import RefreshPlan, plan_refresh
 from headwater.views.publish import publish, withdraw
 from headwater.views.round import Round
@@ -78,10 +79,6 @@ class Upkeep:
 
     def create(self, definition: ViewDefinition) -> Refreshed:
         """Make the view and compute it; nothing stays of a view that could not be computed."""
-        if definition.options.mode == "continuous":
-            raise InvalidStatement(
-                "continuous views need a stream", hint="Use refresh = 'immediate' or 'periodic' for now."
-            )
         if self._topics.exists(definition.name):
             raise TopicExists(f'"{definition.name}" is a topic', hint="A topic and a view never have the same name.")
         if self.views.exists(definition.name):
@@ -126,6 +123,11 @@ class Upkeep:
 
     def drop(self, name: str) -> None:
         """Remove the view and its files; ViewInUse while other views read it."""
+        self.check_unread(name)
+        self._remove(name)
+
+    def check_unread(self, name: str) -> None:
+        """ViewInUse while other views read the view."""
         readers = [view.name for view in self.views.readers_of(self.views.load(name).table_name)]
         if readers:
             raise ViewInUse(
@@ -133,7 +135,6 @@ class Upkeep:
                 detail=f"They are: {', '.join(readers)}.",
                 hint="Drop those first.",
             )
-        self._remove(name)
 
     def _remove(self, name: str) -> None:
         view = self.views.drop(name)
@@ -168,7 +169,10 @@ class Upkeep:
 
         With `manual` false, views below that are refreshed by hand stay as they are.
         """
-        order = self.lineage(name, manual=manual)
+        # What a stream keeps moves by itself: rows of a refresh beside its own would be there twice.
+        order = [
+            view for view in self.lineage(name, manual=manual) if progress_of(view.table.metadata.properties) is None
+        ]
         topics = sorted({source.table.name for view in order for source in view.sources if _is_topic(source.table)})
         if flush:
             self._flush(topics)
@@ -248,11 +252,22 @@ class Upkeep:
         """The view's rows as they would be after a refresh, as a frame of `session`."""
         from headwater.views.fresh import fresh_frame
 
-        return fresh_frame(self.views.load(name), self.sources, tail, self._moment(), session, self.cache)
+        return fresh_frame(self._refreshed(name), self.sources, tail, self._moment(), session, self.cache)
 
     def unseen(self, name: str, tail: Tail) -> Unseen | None:
         """What a fresh read puts beside the view's stored rows; None where only Spark can tell."""
-        return unseen(self.views.load(name), tail, self._moment(), self.cache)
+        return unseen(self._refreshed(name), tail, self._moment(), self.cache)
+
+    def _refreshed(self, name: str) -> View:
+        """The view, if refreshes keep it and all that it stands on: what a stream makes of records depends on time."""
+        *_, view = order = self.lineage(name)
+        if kept := next((each.name for each in order if progress_of(each.table.metadata.properties) is not None), None):
+            raise InvalidStatement(
+                f'materialized view "{name}" cannot be read fresh',
+                detail=f'A stream keeps "{kept}".',
+                hint=f"Let it read what there is, and read it as it is: REFRESH MATERIALIZED VIEW {kept}.",
+            )
+        return view
 
     def _moment(self) -> str:
         return f"{self._now():%Y-%m-%d %H:%M:%S.%f}"

@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from sqlglot import exp
 
+from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import STATES, View
 from headwater.errors import SnapshotGone
 from headwater.spark.jobs import query_errors
@@ -22,7 +23,6 @@ from headwater.storage.scan import ManifestCache
 from headwater.types import TableName
 from headwater.views.analyse import Opaque, parsed
 from headwater.views.analyse.functions import function_name, pinned
-from headwater.views.layout import Layout
 from headwater.views.plan import SourceRange, check_sources
 from headwater.views.refresh import Workspace
 from headwater.views.sources import Head

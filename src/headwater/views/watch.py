@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from headwater.catalog.progress import progress_of
 from headwater.catalog.views import P_LAYOUT, P_POSITION, P_QUERY, P_SOURCES, View
 from headwater.errors import Unavailable
 from headwater.types import VIEWS, TableName
@@ -81,9 +82,12 @@ def watched(view: View) -> Watched:
     position, properties = view.position, view.table.metadata.properties
     shape = hash(tuple(properties.get(name) for name in (P_QUERY, P_LAYOUT, P_SOURCES)))
     head = Head(view.table_name, view.table, view.snapshot_id, view)
+    options = view.definition.options
+    if options.mode == "continuous" and progress_of(properties) is None:  # no stream keeps it: it follows every commit
+        options = replace(options, mode="immediate")
     return Watched(
         view.name,
-        view.definition.options,
+        options,
         At(head.id, head.snapshot_id, str(shape)),
         {source: (position.ids.get(source), snapshot) for source, snapshot in position.snapshots.items()},
         max((each.timestamp_ms / 1000 for each in view.table.metadata.snapshots if not _is_fold(each)), default=0.0),

@@ -1,0 +1,74 @@
+"""What a view sends on: the rows of every epoch, read from the files that its commit added.
+
+The view's table is the outbox: an epoch is committed first and sent then, so what is sent is what was committed, and
+an epoch that a crash left unsent is found and sent by the next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+
+from headwater.catalog.progress import S_EPOCH, Progress
+from headwater.catalog.view_layout import Layout
+from headwater.catalog.views import SIGN, View
+from headwater.storage.changes import made_by
+from headwater.storage.scan import ManifestCache
+from headwater.storage.writer import local_path
+from headwater.streaming.outbox import At
+
+
+class Outlet(Protocol):
+    """Where rows go; it knows what it has got."""
+
+    @property
+    def sent(self) -> At | None: ...
+
+    def send(self, generation: int, epoch: int, parts: Iterable[pa.Table]) -> None:
+        """Send the parts of an epoch that were not sent before, each of them whole or not at all."""
+        ...
+
+
+class Sender:
+    """Sends the epochs of one view to its outlet."""
+
+    def __init__(self, outlet: Outlet, cache: ManifestCache) -> None:
+        self._outlet = outlet
+        self._cache = cache
+
+    def __call__(self, view: View, progress: Progress) -> None:
+        """Send what is committed and was not sent."""
+        sent = self._outlet.sent
+        done = sent[1] - 1 if sent is not None and sent[0] == progress.generation else -1
+        for snapshot in reversed(list(_epochs(view, done))):
+            epoch = int(_said(snapshot, S_EPOCH) or 0)
+            self._outlet.send(progress.generation, epoch, self._parts(view, snapshot))
+
+    def _parts(self, view: View, snapshot: Snapshot) -> Iterator[pa.Table]:
+        """The rows that a commit added, file by file; those that take others back are not sent."""
+        names = [sql for _, _, sql in Layout.from_json(view.layout).outputs]
+        for file in sorted(made_by(view.table, snapshot, self._cache).added, key=lambda each: str(each.file_path)):
+            rows = pq.read_table(local_path(file.file_path), columns=[*names, SIGN], page_checksum_verification=True)
+            yield rows.filter(pc.greater(rows.column(SIGN), 0)).select(names)
+
+
+def _epochs(view: View, done: int) -> Iterator[Snapshot]:
+    """The snapshots of epochs above `done`, the newest first, back to the one that began this generation."""
+    for snapshot in ancestors_of(view.table.metadata.current_snapshot(), view.table.metadata):
+        said = _said(snapshot, S_EPOCH)
+        if said is None:
+            continue  # a compaction
+        if int(said) <= done:
+            return
+        yield snapshot
+        if snapshot.summary is not None and snapshot.summary.operation is Operation.OVERWRITE:
+            return
+
+
+def _said(snapshot: Snapshot, name: str) -> str | None:
+    return snapshot.summary[name] if snapshot.summary is not None else None
