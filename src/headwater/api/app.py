@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -18,6 +18,8 @@ from headwater.api import (
     row_routes,
     service_routes,
     snapshot_routes,
+    stream_routes,
+    tail_routes,
     topic_routes,
     view_routes,
 )
@@ -35,18 +37,22 @@ TAGS = [
     {"name": "records", "description": "Producing."},
     {"name": "snapshots", "description": "A topic's past, tags and branches, and the way back."},
     {"name": "views", "description": "Materialized views: definitions, refreshes, rows."},
+    {"name": "streams", "description": "Streams, and the continuous views and connectors that run."},
     {"name": "care", "description": "Compaction, expiry, retention and the rest of the care of tables."},
     {"name": "queries", "description": "Reading."},
     {"name": "service", "description": "Health, metrics, version."},
 ]
 
 
-def create_app(lake: Lake, host: str | None = None) -> FastAPI:
-    """The app for a lake that stays the caller's; `host` is the address that the server is bound to."""
+def create_app(lake: Lake, host: str | None = None, stopping: Callable[[], bool] = lambda: False) -> FastAPI:
+    """The app for a lake that stays the caller's; `host` is the address that the server is bound to.
+
+    `stopping` says whether the server is about to stop, which a response that never ends has to ask.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        state = app.state.headwater = State(lake)
+        state = app.state.headwater = State(lake, stopping)
         sweeper = asyncio.create_task(state.sweep_forever())
         try:
             yield
@@ -67,7 +73,7 @@ def create_app(lake: Lake, host: str | None = None) -> FastAPI:
     problems.install(app)
     app.add_middleware(problems.CatchAll)
     app.add_middleware(Guard, bound=host or lake.settings.host)  # added last: outermost
-    topical = (care_routes, parquet_routes, topic_routes, record_routes, row_routes, snapshot_routes)
-    for module in (*topical, view_routes, query_routes, service_routes):
+    topical = (care_routes, parquet_routes, topic_routes, record_routes, row_routes, snapshot_routes, tail_routes)
+    for module in (*topical, view_routes, stream_routes, query_routes, service_routes):
         app.include_router(module.router)
     return app

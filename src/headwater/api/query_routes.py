@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -24,12 +24,16 @@ from headwater.errors import NotAcceptable, QueryNotFound, StatementNotAllowed
 from headwater.serving.encode import json_rows
 from headwater.sql.parse import parse
 from headwater.sql.statements import (
+    AlterStream,
     AlterView,
     CompactView,
+    CreateStream,
     CreateTopic,
     CreateView,
+    DescribeStream,
     DescribeTopic,
     DescribeView,
+    DropStream,
     DropTopic,
     DropView,
     Explain,
@@ -37,9 +41,14 @@ from headwater.sql.statements import (
     ExplainRefresh,
     FlushTopic,
     RefreshView,
+    RestartStream,
     ShowRefreshes,
+    ShowStreams,
+    ShowStreamStatus,
     ShowTopics,
     ShowViews,
+    StartStream,
+    StopStream,
     VerifyView,
 )
 from headwater.sql.statements import Query as QueryStatement
@@ -68,6 +77,15 @@ ELSEWHERE: dict[type, str] = {
     ExplainRefresh: "GET /api/v1/views/{view}/explain",
     ShowRefreshes: "GET /api/v1/refreshes",
     CompactView: "POST /api/v1/views/{view}/compact",
+    CreateStream: "POST /api/v1/streams",
+    DropStream: "DELETE /api/v1/streams/{stream}",
+    AlterStream: "PATCH /api/v1/streams/{stream}",
+    ShowStreams: "GET /api/v1/streams",
+    DescribeStream: "GET /api/v1/streams/{stream}",
+    StartStream: "POST /api/v1/streams/{stream}/start",
+    StopStream: "POST /api/v1/streams/{stream}/stop",
+    RestartStream: "POST /api/v1/streams/{stream}/restart",
+    ShowStreamStatus: "GET /api/v1/status/streams",
 }
 FORMS = {"application/json": "json", NDJSON: "ndjson", ARROW: "arrow"}
 Form = Literal["json", "ndjson", "arrow"]
@@ -96,15 +114,20 @@ def _set(query: QueryStatement, body: QueryBody) -> QueryStatement:
 
 def negotiated(accept: str) -> Form:
     """The form of a result that the client prefers; JSON if it does not say."""
-    wanted = sorted(_preferences(accept), key=lambda each: -each[1])
+    return preferred(accept, FORMS)  # type: ignore[return-value]
+
+
+def preferred(accept: str, forms: Mapping[str, str]) -> str:
+    """The one of the forms, by media type, that the client prefers; the first if it does not say."""
+    default, wanted = next(iter(forms)), sorted(_preferences(accept), key=lambda each: -each[1])
     for name, _ in wanted:
-        if name in ("*/*", "application/*"):
-            return "json"
-        if form := FORMS.get(name):
-            return form  # type: ignore[return-value]
+        if name in ("*/*", f"{default.partition('/')[0]}/*"):
+            return forms[default]
+        if form := forms.get(name):
+            return form
     if not wanted:
-        return "json"
-    raise NotAcceptable(f'accept "{accept[:64]}" cannot be met', detail=f"Results come as {', '.join(FORMS)}.")
+        return forms[default]
+    raise NotAcceptable(f'accept "{accept[:64]}" cannot be met', detail=f"Results come as {', '.join(forms)}.")
 
 
 def _preferences(accept: str) -> list[tuple[str, float]]:

@@ -74,7 +74,7 @@ class Service:
         self.url = _url(host, self._socket)
         self._ready = threading.Event()
         self._on_ready = on_ready
-        self.app = create_app(lake, host)
+        self.app = create_app(lake, host, lambda: self._server.should_exit)
         config = uvicorn.Config(
             self.app,
             log_config=None,

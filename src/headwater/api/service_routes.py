@@ -14,13 +14,10 @@ from headwater.api.described import problems, text
 from headwater.api.models import Health, Readiness, Version
 from headwater.api.state import Shared
 from headwater.engine import Lake
-from headwater.topics.log import LogTopic
 
 log = logging.getLogger(__name__)
 
 router = APIRouter(tags=["service"])
-
-PROBE = LogTopic("ready", "ready", 0)
 
 
 @router.get("/health", operation_id="health", response_model=Health, responses=problems())
@@ -46,7 +43,7 @@ async def ready(shared: Shared, response: Response) -> dict[str, Any]:
 
 def _probe(lake: Lake) -> dict[str, str]:
     """`ok` or the reason why not, for each part that must answer."""
-    checks: dict[str, Callable[[], object]] = {"catalog": lake.topics.names, "log": lambda: lake.log.stats(PROBE)}
+    checks: dict[str, Callable[[], object]] = {"catalog": lake.topics.names, "log": lake.log.waiting}
     found = {}
     for name, check in checks.items():
         try:
@@ -77,6 +74,10 @@ def _scraped(lake: Lake) -> bytes:
         lake.measure_tables()
     except Exception as failed:
         log.warning("tables were not measured", extra={"error": str(failed)})
+    try:
+        lake.measure_streams()
+    except Exception as failed:
+        log.warning("streams were not measured", extra={"error": str(failed)})
     return lake.metrics.exposition()
 
 

@@ -13,6 +13,7 @@ from headwater.api.admission import Budget
 from headwater.api.records import Limits
 from headwater.api.runs import Runs
 from headwater.api.spool import Spool
+from headwater.api.tails import Tails
 from headwater.engine import Lake
 
 P = ParamSpec("P")
@@ -28,12 +29,13 @@ SWEEP_SECONDS = 30.0
 class State:
     """Made with the app, closed when it stops. The lake itself belongs to the caller."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, stopping: Callable[[], bool] = lambda: False) -> None:
         settings = lake.settings
         self.lake = lake
         self.budget = Budget(settings.memory_limit // 4)
         self.limits = Limits(settings.max_body_bytes, settings.max_record_bytes)
         self.runs = Runs(lake.execute, concurrency=settings.query_concurrency)
+        self.tails = Tails(lake.tailing, settings.max_tails, stopping)
         # Threads of our own, not the framework's: the log keeps a connection for each thread that ever reads it.
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="headwater-api")
         self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="headwater-slow")
@@ -65,6 +67,7 @@ class State:
     async def close(self) -> None:
         """Stop the queries and wait for the requests that still write."""
         await self.call(self.runs.close)
+        self.tails.close()
         self._slow.shutdown(wait=False, cancel_futures=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -91,7 +91,7 @@ class ViewDescription(ViewSummary):
     options: dict[str, str]
     sources: list[ViewSource]
     readers: list[str] = Field(description="Views that read this one.")
-    kind: Literal["rows", "states"]
+    kind: Literal["rows", "states", "latest"]
     incremental: bool
     kept: str = Field(description="How the view follows its sources.")
     keys: list[str]

@@ -105,11 +105,15 @@ def _write_table(result: Result, written: Written, screen: Screen) -> None:
                 hint="Add a LIMIT or --max-rows, or use --csv, --ndjson or --arrow, which stream.",
             )
     table = pa.Table.from_batches(batches, schema=schema)
-    columns = [_column(name, table.column(place)) for place, name in enumerate(schema.names)]
-    layout = lay_out(columns, screen.width if screen.is_terminal else None)
+    layout = lay_out(columns_of(table), screen.width if screen.is_terminal else None)
     screen.write("\n".join(render(layout, screen.dim, screen.bold)) + "\n")
     if layout.left_out:
         screen.note(f"{counted(layout.left_out, 'column')} left out for lack of room; --json or --csv shows all")
+
+
+def columns_of(table: pa.Table) -> list[Column]:
+    """The table's columns as text."""
+    return [_column(name, table.column(place)) for place, name in enumerate(table.schema.names)]
 
 
 def _column(name: str, chunks: pa.ChunkedArray) -> Column:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headwater.cli import doctor, lake, maintain, mv, parquet, produce, query, snapshots, sql, topic
+from headwater.cli import doctor, lake, maintain, mv, parquet, produce, query, snapshots, sql, stream, tail, topic
 from headwater.cli.failures import INTERRUPTED, WRONG_USAGE, debugging, report, report_bug, report_usage
 from headwater.cli.screen import Screen
 from headwater.cli.session import Session
@@ -72,10 +72,12 @@ def root(
 lake.register(app)
 app.add_typer(topic.app, name="topic")
 app.add_typer(mv.app, name="mv")
+app.add_typer(stream.app, name="stream")
 app.add_typer(snapshots.app, name="snapshots")
 app.add_typer(parquet.app, name="parquet")
 produce.register(app)
 query.register(app)
+tail.register(app)
 sql.register(app)
 maintain.register(app)
 doctor.register(app)

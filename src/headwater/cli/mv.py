@@ -40,7 +40,7 @@ def create(
     ] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", metavar="FILE", help="The query of a file.")] = None,
     refresh: Annotated[
-        Literal["periodic", "immediate", "manual", "on_query"] | None,
+        Literal["periodic", "immediate", "manual", "on_query", "continuous"] | None,
         typer.Option("--refresh", help="When it is refreshed. Default: periodic."),
     ] = None,
     method: Annotated[

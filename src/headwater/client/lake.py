@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, Self, assert_never
 from urllib.parse import quote, urlsplit
 
@@ -18,6 +19,8 @@ from headwater.client.care import RemoteCare
 from headwater.client.parquet import RemoteParquet
 from headwater.client.run import RemoteRun, query_body
 from headwater.client.snapshots import RemoteSnapshots
+from headwater.client.streams import RemoteStreams
+from headwater.client.tail import RemoteTail, TailLike, tail_params
 from headwater.client.views import RemoteViews
 from headwater.errors import (
     Backpressure,
@@ -28,6 +31,7 @@ from headwater.errors import (
     Unavailable,
 )
 from headwater.serving.result import Result
+from headwater.serving.tail_request import tail_request
 from headwater.serving.topic_answers import altered, changed_rows, described, flushed, listed, schemas
 from headwater.sql.alter import alter_of
 from headwater.sql.care_statements import checked_steps
@@ -53,6 +57,7 @@ from headwater.sql.statements import (
     ShowTopics,
     SnapshotStatement,
     Statement,
+    StreamStatement,
     UpdateRows,
     ViewStatement,
 )
@@ -92,6 +97,18 @@ class LakeLike(Protocol):
         cancel: Cancel | None = None,
     ) -> Result: ...
 
+    def tail(
+        self,
+        name: str,
+        start: str | int | datetime = "latest",
+        *,
+        after: str | None = None,
+        where: str | None = None,
+        columns: Sequence[str] = (),
+        follow: bool = True,
+        limit: int | None = None,
+    ) -> TailLike: ...
+
     def close(self) -> None: ...
 
 
@@ -116,6 +133,7 @@ class RemoteLake:
         )
         self._views = RemoteViews(self._json, self._lines)
         self._snapshots = RemoteSnapshots(self._json)
+        self.streams = RemoteStreams(self._json)
         self._care = RemoteCare(self._json, self._lines)
         self._parquet = RemoteParquet(self._json)
 
@@ -137,6 +155,8 @@ class RemoteLake:
         """Run a statement value; a query's result streams."""
         if isinstance(statement, ViewStatement):
             return self._views.run(statement)
+        if isinstance(statement, StreamStatement):
+            return self.streams.run(statement)
         if isinstance(statement, SnapshotStatement):
             return self._snapshots.run(statement)
         if isinstance(statement, CareStatement):
@@ -269,6 +289,22 @@ class RemoteLake:
         if isinstance(failed, SchemaChanged):  # nothing was stored: the records are to be read in the new columns
             return backoff
         return backoff if source.producer is not None and self._reached else None
+
+    def tail(
+        self,
+        name: str,
+        start: str | int | datetime = "latest",
+        *,
+        after: str | None = None,
+        where: str | None = None,
+        columns: Sequence[str] = (),
+        follow: bool = True,
+        limit: int | None = None,
+    ) -> RemoteTail:
+        """The rows of a topic, or the changes of a view, as they come; see `Lake.tail`."""
+        asked = tail_request(name, start, after=after, where=where, columns=columns)
+        params = tail_params(asked, start, follow, limit)
+        return RemoteTail(self._client, self.url, asked.name, params, after, self._named, self._retry_seconds)
 
     # -- queries ------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 
 from headwater.catalog.iceberg import Tables
@@ -19,12 +20,12 @@ from headwater.catalog.views import Position, View, Views
 from headwater.errors import InvalidName, SnapshotGone, TopicNotFound
 from headwater.serving.agreement import Folded, ScanNeeds, no_table
 from headwater.serving.change_rows import TopicChanges, topic_changes
-from headwater.serving.plan import Scan
+from headwater.serving.plan import Mask, Scan
 from headwater.serving.settled import Settled
 from headwater.serving.tail import TopicAtOnce, read_at_once, read_committed, read_snapshot
 from headwater.sql.mentions import no_changes
 from headwater.sql.names import Relation
-from headwater.storage.scan import ManifestCache, plan_scan
+from headwater.storage.scan import FileScan, ManifestCache, plan_scan
 from headwater.storage.schemas import arrow_schema
 from headwater.storage.time_travel import Named, find_snapshot
 from headwater.topics.log import Log
@@ -40,6 +41,34 @@ class ViewAtOnce:
     position: Position
     sql: str = field(repr=False)
     rows: pa.Table | None = field(default=None, repr=False)  # beside the snapshot's
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which rows of a view's table count: those of some files, or of all files those that a mask lets through."""
+
+    files: tuple[DataFile, ...] | None = field(default=None, repr=False)
+    mask: Mask | None = None
+
+    def scan(self, name: str, needs: ScanNeeds, at: ViewAtOnce, found: FileScan) -> Scan:
+        """What a query reads of the part, which needs the files that were `found`."""
+        if self.files is not None:
+            needed = {file.file_path for file in found.files}
+            files = tuple(file for file in self.files if file.file_path in needed)
+            found = FileScan(found.snapshot_id, files, len(self.files), 0, len(self.files) - len(files), 0)
+        none = arrow_schema(at.view.schema).empty_table()
+        return Scan(name, at.view, needs, found, None, none, at.position, self.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a query reads that is not the lake's at this moment: tables by name, and parts of snapshots of views.
+
+    Only DuckDB reads parts: a query that Spark has to answer fails instead.
+    """
+
+    tables: Mapping[str, TopicAtOnce] = field(default_factory=dict)
+    parts: Mapping[int, Part] = field(default_factory=dict)
 
 
 class Moment(Mapping[str, Schema | Folded]):
@@ -58,6 +87,7 @@ class Moment(Mapping[str, Schema | Folded]):
         tail: bool,
         views: Views | None = None,
         relations: Sequence[Relation] = (),
+        given: Given | None = None,
     ) -> None:
         self._topics = topics
         self._log = log
@@ -66,7 +96,8 @@ class Moment(Mapping[str, Schema | Folded]):
         self._views = views
         self._relations = {relation.alias_in_text: relation for relation in relations}
         self.fresh = {relation.alias_in_text: relation.name for relation in relations if relation.fresh}
-        self._read: dict[str, TopicAtOnce | ViewAtOnce | TopicChanges] = {}
+        self.parts = given.parts if given is not None else {}
+        self._read: dict[str, TopicAtOnce | ViewAtOnce | TopicChanges] = dict(given.tables) if given is not None else {}
         self._settled: dict[str, Settled] = {}
 
     def at(self, name: str) -> TopicAtOnce | ViewAtOnce | TopicChanges:
@@ -82,9 +113,9 @@ class Moment(Mapping[str, Schema | Folded]):
         self._read[name] = view
 
     def views(self) -> Iterator[tuple[str, ViewAtOnce]]:
-        """The views that the query reads, by the names that it has for them."""
+        """The views of which the query reads all, by the names that it has for them."""
         for name in self._relations:
-            if name in self and isinstance(at := self.at(name), ViewAtOnce):
+            if name in self and isinstance(at := self.at(name), ViewAtOnce) and at.snapshot_id not in self.parts:
                 yield name, at
 
     def settle(self, name: str, settled: Settled) -> None:
@@ -120,6 +151,8 @@ class Moment(Mapping[str, Schema | Folded]):
         at = self.at(alias)
         if isinstance(at, ViewAtOnce):
             files = plan_scan(at.view.table, at.snapshot_id, needs.filter, self.manifests)
+            if at.snapshot_id is not None and (part := self.parts.get(at.snapshot_id)) is not None:
+                return part.scan(name, needs, at, files)
             if (settled := self._settled.get(alias)) is not None:
                 return settled.scan(name, needs, files, at.position)
             unseen = arrow_schema(at.view.schema).empty_table() if at.rows is None else at.rows

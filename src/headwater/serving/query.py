@@ -21,7 +21,7 @@ from headwater.serving.duck import Duck
 from headwater.serving.duck_files import unreadable
 from headwater.serving.fresh import UnseenRows
 from headwater.serving.metadata_answers import Wanted, answer, known, wanted
-from headwater.serving.moment import Moment, is_there
+from headwater.serving.moment import Given, Moment, is_there
 from headwater.serving.plan import QueryPlan, Scan, choose_engine, describe, render
 from headwater.serving.result import Result
 from headwater.serving.running import Begun, Known, Running, Stoppable
@@ -117,7 +117,7 @@ class Queries:
         self._manifests = ManifestCache()
         self._settling = Settling(self._manifests, lambda *asked: self._duck().verify(*asked))
 
-    def _plan(self, query: Query, cancel: Cancel | None) -> tuple[QueryPlan, Moment]:
+    def _plan(self, query: Query, cancel: Cancel | None, given: Given | None = None) -> tuple[QueryPlan, Moment]:
         """Where the query would run now, on which files and offsets, and why; and the tables as it sees them.
 
         Without `cancel` it is not going to run.
@@ -126,7 +126,13 @@ class Queries:
         if cancel is not None and self._before_read is not None:
             self._before_read(self._current_views(named.relations))
         moment = Moment(
-            self._topics, self._log, self._manifests, tail=query.tail, views=self._views, relations=named.relations
+            self._topics,
+            self._log,
+            self._manifests,
+            tail=query.tail,
+            views=self._views,
+            relations=named.relations,
+            given=given,
         )
         for relation in named.relations:
             if relation.kind != "any":  # mv('v') and topic('t') are nothing else: what is not there is told at once
@@ -224,13 +230,17 @@ class Queries:
         ran = f"ran: {rows} result row{'' if rows == 1 else 's'} in {seconds * 1000:.1f} ms"
         return _explained([*render(plan), ran], {**describe(plan), "result_rows": rows, "seconds": seconds})
 
-    def run(self, query: Query, cancel: Cancel | None = None) -> Result:
-        """The query's result, streaming; what its `info` says about the engine is final."""
+    def run(self, query: Query, cancel: Cancel | None = None, given: Given | None = None) -> Result:
+        """The query's result, streaming; what its `info` says about the engine is final.
+
+        What is `given` is read in place of the lake's, and what a query needs of that is nobody's advice.
+        """
         begun = time.perf_counter()
         cancel = cancel or Cancel()
-        plan, moment = self._plan(query, cancel)
+        plan, moment = self._plan(query, cancel, given)
         cancel.check()
-        self._used(plan.scans)
+        if given is None:
+            self._used(plan.scans)
         plan, running = self._start(plan, moment, query, cancel)
         return Result(
             running.schema,
@@ -250,7 +260,7 @@ class Queries:
         try:
             return plan, self._started(plan, moment, query.timeout or self._timeout, cancel)
         except Exception as failed:
-            if plan.engine != "duckdb" or type(failed) is not QueryFailed:
+            if plan.engine != "duckdb" or type(failed) is not QueryFailed or moment.parts:
                 self._metrics.queries.labels(plan.engine, _outcome(failed)).inc()
                 raise
             reason = f"duckdb raised: {_said(failed)}"

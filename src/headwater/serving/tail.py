@@ -49,12 +49,12 @@ def read_at_once(topics: Topics, log: Log, name: str) -> TopicAtOnce:
     else:
         raise Unavailable(f'topic "{name}" was committed {ATTEMPTS} times while it was read', hint="Try again.")
     schema = arrow_schema(topic.schema)
-    rows = _rows(topic, tail).cast(schema) if tail else pa.Table.from_batches([], schema)
+    rows = log_rows(topic, tail).cast(schema) if tail else pa.Table.from_batches([], schema)
     offsets = Offsets(topic.committed, topic.committed + rows.num_rows)
     return TopicAtOnce(topic, topic.snapshot_id, offsets, rows, topic.schema)
 
 
-def _rows(topic: Topic, tail: Sequence[TailBatch]) -> pa.Table:
+def log_rows(topic: Topic, tail: Sequence[TailBatch]) -> pa.Table:
     """The log's rows in the columns that the topic has now, with the system's."""
     projection = Projection.to(topic.schema, first_schema(topic.table.metadata))
     return pa.Table.from_batches(
