@@ -50,6 +50,12 @@ SELECT region, count(*) AS purchases, sum(amount) AS revenue FROM events WHERE k
 SPENDERS = """\
 CREATE MATERIALIZED VIEW spenders WITH (refresh = 'manual') AS
 SELECT user_id, count(*) AS events, sum(amount) AS spent FROM events GROUP BY user_id ORDER BY spent DESC, user_id"""
+STREAM = """\
+CREATE STREAM events WITH (timestamp_field = 'ts', max_out_of_orderness = '5 minutes')"""
+HOURLY = """\
+CREATE MATERIALIZED VIEW hourly AS
+SELECT TUMBLE_START(ts, INTERVAL '1 hour') AS hour, count(*) AS events, sum(amount) AS revenue FROM events
+GROUP BY TUMBLE(ts, INTERVAL '1 hour') EMIT ON WINDOW CLOSE WITH (refresh = 'continuous')"""
 MORE = 5_000
 
 LIVE = (
@@ -163,12 +169,14 @@ def run(rows: int) -> None:
             console.print(CREATE, style="green")
             lake.execute(parse(CREATE))
             warmed(url)
-            for view in (REVENUE, SPENDERS):
-                console.print(view, style="green")
-                console.print(*lake.execute(parse(view)).notices, style="dim")
+            for statement in (REVENUE, SPENDERS, STREAM, HOURLY):
+                console.print(statement, style="green")
+                console.print(*lake.execute(parse(statement)).notices, style="dim")
             stream(lake, url, rows)
             settled(lake, rows)
             followed(lake, rows)
+            streamed(lake)
+            cared_for(lake)
             files(folder / "shop")
         console.print("\n[bold green]stopped cleanly.[/] Next: the README's tour, or `headwater --help`.")
 
@@ -242,8 +250,30 @@ def refreshed(lake: RemoteLake) -> None:
     )
 
 
+def streamed(lake: RemoteLake) -> None:
+    console.rule("[bold]6. a stream closed an hour when its watermark passed it[/]")
+    lake.view("hourly").refresh()
+    shown(lake, "the last hours that are final", "SELECT * FROM hourly ORDER BY hour DESC LIMIT 3")
+    (status,) = lake.execute(parse("SHOW STREAM STATUS FOR hourly")).rows()
+    console.print(
+        f"{status['rows_in']:,} records read, {status['rows_out']:,} hours emitted, watermark "
+        f"{status['watermark']:%Y-%m-%d %H:%M}.\nOf the later events {status['late_rows']:,} came after their hour had "
+        "closed: late = 'correct' would fold them in.\n"
+    )
+
+
+def cared_for(lake: RemoteLake) -> None:
+    console.rule("[bold]7. small files become few, and every past state stays readable[/]")
+    (before,) = lake.execute(parse("SHOW SNAPSHOTS OF events LIMIT 1")).rows()
+    console.print("OPTIMIZE events", style="green")
+    for done in lake.execute(parse("OPTIMIZE events")).rows():
+        console.print(f"{done['step']}: {done['reason']}; {done['rows']:,} rows in {done['seconds']:.1f} s")
+    then = f"SELECT count(*) AS events FROM events VERSION AS OF {before['snapshot']}"  # noqa: S608
+    shown(lake, "as it was before", then)
+
+
 def files(folder: Path) -> None:
-    console.rule("[bold]6. plain Parquet, readable by anyone[/]")
+    console.rule("[bold]8. plain Parquet, readable by anyone[/]")
     headwater(folder, "topic", "list")
     from pyiceberg.catalog.sql import SqlCatalog
 

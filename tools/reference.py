@@ -17,9 +17,11 @@ from headwater import errors
 from headwater.api.app import create_app
 from headwater.config import Settings
 from headwater.observability.metrics import Metrics
+from headwater.observability.stream_metrics import COUNTED, LABELS, MEASURED
 from headwater.serving.agreement import AGGREGATES, FRAMED, RANKINGS, SCALARS
 from headwater.sql.option_table import Option
 from headwater.sql.options import OPTIONS
+from headwater.sql.stream_options import STREAM_OPTIONS
 from headwater.sql.view_options import VIEW_OPTIONS
 from tools import reference_cli, reference_incremental
 
@@ -38,7 +40,11 @@ def options_page() -> str:
         "# Options\n\n"
         "Set with `WITH (name = value, …)`, `--option name=value` or the member `options` of an HTTP body. Sizes: `128 MB` is "
         "128 × 1024² bytes. Durations: `'5 minutes'`, `'10 s'`, `'1 hour'`, or a number of seconds.\n\n"
-        "## Options of a topic\n\n" + _options(OPTIONS) + "\n## Options of a materialized view\n\n"
+        "## Options of a topic\n\n" + _options(OPTIONS) + "\n## Options of a stream\n\n"
+        "`CREATE STREAM` takes those of a topic too, for the topic that it makes if there is none. `ALTER STREAM` changes "
+        "neither where a stream reads from nor which columns it fills.\n\n"
+        + _options(STREAM_OPTIONS)
+        + "\n## Options of a materialized view\n\n"
         "`ALTER MATERIALIZED VIEW name SET (name = value, …)` changes those that it names, and no others.\n\n"
         + _options(VIEW_OPTIONS)
     )  # fmt: skip
@@ -104,6 +110,9 @@ def metrics_page() -> str:
         for each in vars(Metrics()).values()
         if type(each) in kinds
     ]  # fmt: skip
+    labels = ", ".join(f"`{label}`" for label in LABELS)
+    rows += [(f"`headwater_stream_{name}_total`", "counter", labels, about) for name, about in COUNTED]
+    rows += [(f"`headwater_stream_{name}`", "gauge", labels, about) for name, about in MEASURED]
     return "# Metrics\n\nAt `/metrics`, for Prometheus.\n\n" + table(("metric", "kind", "labels", "meaning"), rows)
 
 

@@ -56,6 +56,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
 
 PAGES = (
     "guides/views.md",
+    "guides/streaming.md",
     "guides/tuning-views.md",
     "guides/storage.md",
     "guides/evolution.md",
@@ -104,6 +105,16 @@ def test_the_example_of_views(tmp_path: Path) -> None:
     assert "hourly: keys" in done.stdout
     assert "daily is what its query gives" in done.stdout
     assert "248 orders are left" in done.stdout
+
+
+def test_the_example_of_streaming(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "streaming.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "watermark 09:01:10; closed minutes: 09:00 has 5\n" in done.stdout
+    assert "watermark 09:01:30; closed minutes: 09:00 has 6; late so far: 1" in done.stdout
+    assert "the topic minutes got: 09:00 5, 09:00 6" in done.stdout
+    assert "the view holds what its query gives over the whole topic" in done.stdout
 
 
 def test_the_example_of_care(tmp_path: Path) -> None:
