@@ -35,6 +35,7 @@ from headwater.serving.tail_request import tail_request
 from headwater.serving.topic_answers import altered, changed_rows, described, flushed, listed, schemas
 from headwater.sql.alter import alter_of
 from headwater.sql.care_statements import checked_steps
+from headwater.sql.parse import parse
 from headwater.sql.schema_files import definition_to_dict
 from headwater.sql.statements import (
     AlterTopic,
@@ -150,6 +151,10 @@ class RemoteLake:
         self.close()
 
     # -- statements ---------------------------------------------------------------------------------------------
+
+    def sql(self, text: str) -> Result:
+        """Run one statement of any kind."""
+        return self.execute(parse(text))
 
     def execute(self, statement: Statement, cancel: Cancel | None = None) -> Result:
         """Run a statement value; a query's result streams."""

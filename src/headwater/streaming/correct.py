@@ -98,7 +98,7 @@ class Corrector:
 
         starts = self._rule.closed(late.moments, batch.late_below_ms * 1000)
         with self._changed(view, batch, starts) as changed:
-            rows = collect(changed)
+            rows = collect(changed).sort_by(SIGN)  # what goes before what comes
             if not rows.num_rows:
                 return Corrected(rows, ())
             stored = changed.selectExpr("*", f"FALSE AS {BASE}")
