@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from headwater.state.streams import StreamStore
 from headwater.streaming.status import State, StreamStatus
 from headwater.streaming.supervise import Supervisor
 from headwater.streaming.view_job import ViewJob
+from headwater.topics.ingest import log_topic
 from headwater.topics.log import Log
 
 
@@ -57,16 +58,16 @@ class StatusReader:
             query=view.definition.query,
             sources=tuple(source.table.name for source in view.sources),
             engine="incremental",
-            lag_rows=self._lag(view),
+            lag_rows=self._lag(view, {}),
         )
 
     def _of_view(self, view: View) -> StreamStatus:
         standing, progress = self._store.get(view.name), progress_of(view.table.metadata.properties)
         state, next_start = self._running(view.name, standing.wanted)
         job = self._supervisor.job(view.name) if self._supervisor is not None else None
-        observed = None
+        observed, read = None, {}
         if isinstance(job, ViewJob):
-            observed, progress = job.observed, job.progress or progress
+            observed, progress, read = job.observed, job.progress or progress, dict(job.read)
         assert progress is not None
         options = view.definition.options
         return StreamStatus(
@@ -85,7 +86,7 @@ class StatusReader:
             processed_rows_per_s=observed.processed_rows_per_s if observed else None,
             batch_seconds=observed.batch_seconds if observed else None,
             watermark=_moment(progress.watermark_ms),
-            lag_rows=self._lag(view),
+            lag_rows=self._lag(view, read),
             rows_in=progress.rows_in,
             rows_out=progress.rows_out,
             late_rows=progress.late,
@@ -127,16 +128,17 @@ class StatusReader:
         elsewhere = lease is not None and lease.expires_at > datetime.now(UTC).timestamp()
         return ("running" if elsewhere else "starting" if self._supervisor is not None else "idle"), None
 
-    def _lag(self, view: View) -> int | None:
-        """Records that were acknowledged and that the view has not read."""
+    def _lag(self, view: View, known: Mapping[str, int]) -> int | None:
+        """Records that were acknowledged and that the view has not read; `known` is up to where a run here has."""
         position = {source.name: snapshot for source, snapshot in view.position.snapshots.items()}
         topics = [self._topics.load(name) for name in position if self._topics.exists(name)]
         # As in planning: beside streams, topics that have none are tables, which are never behind.
         followed = [topic for topic in topics if any(streams_of(topic))] or topics
-        read = [_read(topic, position[topic.name]) for topic in followed]
+        read = [known.get(topic.name, _read(topic, position[topic.name])) for topic in followed]
         if any(each is None for each in read):
             return None
-        return sum(topic.committed - (each or 0) for topic, each in zip(followed, read, strict=True))
+        ends = (max(topic.committed, self._log.stats(log_topic(topic)).end) for topic in followed)
+        return sum(end - (each or 0) for end, each in zip(ends, read, strict=True))
 
 
 def _read(topic: Topic, snapshot_id: int | None) -> int | None:

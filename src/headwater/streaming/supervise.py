@@ -159,7 +159,10 @@ class Supervisor:
             with self._lock:
                 self._waiting[name] = _Waiting(0, time.monotonic() + FIRST_WAIT, str(late))
         except Exception as failed:
-            self._failed(name, failed, time.monotonic() - running.since)
+            if running.stop.is_set():  # it was to end, and what it works on may be gone already
+                log.info("stream ended", extra={"stream": name, "reason": _said(failed)})
+            else:
+                self._failed(name, failed, time.monotonic() - running.since)
         else:
             with self._lock:
                 self._waiting.pop(name, None)
