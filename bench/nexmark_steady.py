@@ -10,8 +10,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.nexmark import Events
@@ -42,27 +42,29 @@ def steady_headwater(lake: Lake, name: str, pieces: Iterator[Events]) -> float:
 
 
 def steady_by_hand(runner: ByHand, files: Path, name: str, first: int, pieces: Iterator[Events]) -> float:
-    """The same for a hand-written query; its files are numbered from `first` on."""
-    query, seconds = runner.follow(name), []
+    """The same for a hand-written query; its files are numbered from `first` on, and are gone afterwards."""
+    query, seconds, made = runner.follow(name), [], []
     try:
         query.processAllAvailable()
         for number, piece in enumerate(pieces, first):
             for stream, table in piece.tables():
                 if stream in QUERIES[name].inputs:
-                    _appear(table, files / stream / f"{number:04}.parquet")
+                    made.append(_appear(table, files / stream / f"{number:04}.parquet"))
             started = time.perf_counter()
             query.processAllAvailable()
             seconds.append(time.perf_counter() - started)
     finally:
         query.stop()
+        for file in made:
+            file.unlink()
     return statistics.median(seconds[WARM:])
 
 
-def _appear(table: Any, file: Path) -> None:
+def _appear(table: pa.Table, file: Path) -> Path:
     """Whole from the moment on at which it has its name; names with a dot are not looked at."""
     hidden = file.with_name(f".{file.name}")
     pq.write_table(table, hidden, compression="zstd")
-    hidden.rename(file)
+    return hidden.rename(file)
 
 
 def _rows_in(lake: Lake, name: str, view: str) -> int:

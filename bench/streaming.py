@@ -69,19 +69,22 @@ class Bench:
         self.answers: dict[str, int] = {}
         self.steadied = -1
 
-    def load(self) -> None:
-        make_streams(self.lake)
+    def load(self, *, lake: bool) -> None:
+        """Write the events to files, and to topics of the lake."""
+        if lake:
+            make_streams(self.lake)
         side = pa.table({"key": list(range(SIDE_ROWS)), "value": [f"value {key}" for key in range(SIDE_ROWS)]})
-        self._put("side_input", 0, side)
+        self._put("side_input", 0, side, lake)
         for number, piece in enumerate(pieces(self.events, self.commits, WORKLOAD)):
             for name, table in piece.tables():
-                self._put(name, number, table)
+                self._put(name, number, table, lake)
             self.lake.flush()
 
-    def _put(self, name: str, number: int, table: pa.Table) -> None:
+    def _put(self, name: str, number: int, table: pa.Table, lake: bool) -> None:
         (self.files / name).mkdir(parents=True, exist_ok=True)
         pq.write_table(table, self.files / name / f"{number:04}.parquet", compression="zstd")
-        self.lake.topic(name).append(table)
+        if lake:
+            self.lake.topic(name).append(table)
 
     def headwater(self, name: str) -> None:
         view = f"{name}_view"
@@ -174,7 +177,7 @@ def tell(bench: Bench, report: Report) -> None:
 
 # -- latency --------------------------------------------------------------------------------------------------------
 
-LATENCY_TOPIC = "CREATE TOPIC clicks_{0} (n BIGINT, at TIMESTAMP) WITH (batch_size = 1, commit_interval = '1 ms')"
+LATENCY_TOPIC = "CREATE TOPIC clicks_{0} (n BIGINT, at TIMESTAMP) WITH (batch_size = 1, commit_interval = '10 ms')"
 LATENCY_VIEW = (
     "CREATE MATERIALIZED VIEW seen_{0} AS SELECT n % 10 AS bucket, count(*) AS clicks, max(n) AS newest "
     "FROM clicks_{0} GROUP BY n % 10 WITH (refresh = '{0}')"
@@ -227,7 +230,7 @@ def main() -> None:
         bench = Bench(folder, 20_000 if asked.small else asked.events, 2 if asked.small else asked.commits)
         with bench.lake:
             if asked.queries and asked.sides:
-                bench.load()
+                bench.load(lake="headwater" in asked.sides)
                 measure(bench, asked.queries, asked.sides, 0 if asked.small else asked.times)
             if asked.batches and {"headwater", "by-hand"} <= set(asked.sides):
                 bench.lake.start_background()
