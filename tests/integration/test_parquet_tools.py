@@ -14,7 +14,6 @@ import pytest
 from tests.unit.storage.committed import commit_rows
 
 import headwater
-from headwater.api.serve import Service
 from headwater.cli.main import main
 from headwater.client import RemoteLake
 from headwater.engine import Lake
@@ -47,25 +46,6 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         for number in range(6):
             lake.sql(f"SELECT who FROM t WHERE id = {number}").rows()
         yield lake
-
-
-@pytest.fixture(scope="module")
-def url(lake: Lake) -> Iterator[str]:
-    service = Service(lake, port=0)
-    yield service.start()
-    service.stop()
-
-
-@pytest.fixture(scope="module")
-def remote(url: str) -> Iterator[RemoteLake]:
-    with RemoteLake(url) as remote:
-        yield remote
-
-
-@pytest.fixture(scope="module")
-def http(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{url}/api/v1", timeout=60, trust_env=False) as client:
-        yield client
 
 
 def plain(value: Any) -> Any:

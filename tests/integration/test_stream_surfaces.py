@@ -69,7 +69,9 @@ def test_from_idle_to_running_to_stopped(
     assert {row["_op"] for row in changes} == {"~"}
     assert {(row["minute"].minute, row["city"], row["n"]) for row in changes} >= {(0, "oslo", 1), (1, "rome", 1)}
 
-    running = http.get(f"/streams/{view}/status").json()
+    place = f"/streams/{view}/status"
+    wait_for(lambda: http.get(place).json()["watermark"] == "2026-01-01T10:01:20Z")  # the batch that closes windows
+    running = http.get(place).json()
     assert running == json.loads(cli("stream", "status", view, "--json")) | {
         key: running[key] for key in ("input_rows_per_s", "processed_rows_per_s", "last_batch_at", "batch_seconds")
     }

@@ -18,15 +18,13 @@ S_EPOCH = "headwater.epoch"
 class Progress:
     """`generation` counts the queries that kept the view; `folder` holds the checkpoint of this one.
 
-    `epoch` is the last batch that is in the table; `sent` the last whose rows went on to where the view sends them.
-    Counts are of this generation: records that were read, rows that were written, records that came too late, and
-    times that records were changed or deleted which had been read.
+    `epoch` is the last batch that is in the table. Counts are of this generation: records that were read, rows that
+    were written, records that came too late, and times that records were changed or deleted which had been read.
     """
 
     generation: int
     folder: str
     epoch: int = -1
-    sent: int = -1
     watermark_ms: int = 0
     rows_in: int = 0
     rows_out: int = 0

@@ -63,7 +63,6 @@ class StreamDefinitions:
             raise StreamExists(
                 f'stream "{name}" is one of topic "{known.topic.name}"', hint=f"Drop it first: DROP STREAM {name}."
             )
-        definition = _with_dead_letters(definition)
         notices = self._bind(definition)
         self._check_connector(definition)
         self._renewed(self._streams.put(definition, new=known is None))
@@ -85,10 +84,10 @@ class StreamDefinitions:
                 raise TopicNotFound(
                     f'topic "{definition.topic}" does not exist', hint="Name the columns, and the stream makes it."
                 )
-            made = self._topic_statement(CreateTopic(topic_of(definition)))
+            made = self._topic_statement(CreateTopic(topic_of(_with_dead_letters(definition))))
             return [f'Topic "{definition.topic}" was created.', *made.notices]
         check_bound(definition, self._topics.load(definition.topic).columns)
-        if named := next((name for name in definition.topic_options if name != "on_invalid"), None):
+        if named := next(iter(definition.topic_options), None):
             raise InvalidStatement(
                 f'option "{named}" is one of topic "{definition.topic}", which exists',
                 hint=f"Use ALTER TOPIC {definition.topic} SET ({named} = ...).",

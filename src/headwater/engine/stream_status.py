@@ -13,6 +13,7 @@ from headwater.catalog.progress import progress_of
 from headwater.catalog.streams import Stream, streams_of
 from headwater.catalog.topics import Topic, Topics
 from headwater.catalog.views import View
+from headwater.engine.connector_job import ConnectorJob
 from headwater.state.leases import Leases
 from headwater.state.streams import StreamStore
 from headwater.streaming.status import State, StreamStatus
@@ -103,7 +104,7 @@ class StatusReader:
         standing = self._store.get(stream.name)
         state, next_start = self._running(stream.name, standing.wanted)
         job = self._supervisor.job(stream.name) if self._supervisor is not None else None
-        about: dict[str, Any] = job.describe() if job is not None and hasattr(job, "describe") else {}
+        about: dict[str, Any] = job.describe() if isinstance(job, ConnectorJob) else {}
         options = stream.definition.options
         return StreamStatus(
             stream.name,

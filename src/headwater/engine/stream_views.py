@@ -111,7 +111,7 @@ class StreamViews:
 
     def plan(self, definition: ViewDefinition, defined: Defined) -> Continuous | NotStreamed:
         """How the view is kept."""
-        inputs = self._inputs(definition.query, defined)
+        inputs = self._inputs(defined)
         if not any(each.stream for each in inputs):
             return NotStreamed("it reads no topic")
         streaming = streaming_windows(definition.query)
@@ -132,7 +132,7 @@ class StreamViews:
             )
         return plan
 
-    def _inputs(self, query: str, defined: Defined) -> tuple[Input, ...]:
+    def _inputs(self, defined: Defined) -> tuple[Input, ...]:
         found = [
             Input(
                 source.table.name, source.table, tuple(name for name, _ in source.columns), self._stream(source.table)

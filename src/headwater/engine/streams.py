@@ -81,6 +81,8 @@ class StreamRoom:
         self._state = open_state(paths.state, settings.busy_timeout)
         holder = f"{socket.gethostname()}:{os.getpid()}:{id(self)}:streams"
         self._leases = Leases(self._state, holder, settings.lease_ttl)
+        # Of a holder of its own: two queries must not share a checkpoint, also if both are of this process.
+        self._catching_up = Leases(self._state, f"{holder}:catch-up", settings.lease_ttl)
         self._supervisor: Supervisor | None = None
         self._followed: frozenset[str] = frozenset()
         self.definitions = StreamDefinitions(topics, views, streams, topic_statement, self._renewed, self._dropped)
@@ -208,12 +210,11 @@ class StreamRoom:
     def catch_up(self, name: str) -> dict[str, Any]:
         """Let a view read all that was acknowledged until now, and tell what that took."""
         began, before = time.perf_counter(), self._views.load(name)
-        # The lease is ours too if a job of this process has it: two queries must not share a checkpoint.
         job = self._supervisor.job(name) if self._supervisor is not None else None
         if isinstance(job, ViewJob):
             self._wait(job, before)
         else:
-            with self._leases.held(f"stream:{name}") as ours:
+            with self._catching_up.held(f"stream:{name}") as ours:
                 if not ours:
                     raise Conflict(f'a service keeps materialized view "{name}"', hint="It follows by itself.")
                 self.views.catch_up(name)

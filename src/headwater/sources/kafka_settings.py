@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headwater.errors import InvalidOption
+from headwater.sql.kafka_texts import CODE
 from headwater.types import StreamDefinition
 
 OURS: Mapping[str, str] = {
@@ -18,14 +19,6 @@ OURS: Mapping[str, str] = {
     "enable.partition.eof": "The connector needs to know where partitions end.",
 }
 """Settings that the connector makes, and what to say to whoever tries to."""
-
-DANGEROUS = (
-    "plugin.library.paths",
-    "sasl.kerberos.kinit.cmd",
-    "ssl.engine.location",
-    "ssl.providers",
-    "sasl.oauthbearer.assertion.jwt.template.file",
-)
 
 RESET = "auto.offset.reset"
 RESETS = ("error", "earliest", "latest")
@@ -67,7 +60,7 @@ def loss_policy(stream: StreamDefinition) -> str:
 def _value(stream: StreamDefinition, name: str, value: str, environment: Mapping[str, str]) -> str:
     if name in OURS:
         raise _refused(stream, name, f"The connector makes this setting. {OURS[name]}")
-    if name in DANGEROUS:
+    if name in CODE:
         raise _refused(stream, name, "It would run or load something that a statement names.")
     if not value.startswith(ENVIRONMENT):
         return value

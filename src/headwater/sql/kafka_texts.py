@@ -26,7 +26,7 @@ _OURS = frozenset(
         *("enable.auto.commit", "enable.auto.offset.store"),
     )
 )
-_CODE = frozenset(
+CODE = frozenset(
     (
         *("plugin.library.paths", "sasl.kerberos.kinit.cmd", "ssl.engine.location", "ssl.providers"),
         *("sasl.oauthbearer.assertion.jwt.template.file",),
@@ -46,7 +46,7 @@ def _setting(name: str) -> str:
         raise InvalidInput("", detail=f'"{name[:64]}" is no setting of the Kafka client.')
     if name in _OURS:
         raise InvalidInput("", detail=f'"{name}" is set by Headwater itself.')
-    if name in _CODE:
+    if name in CODE:
         raise InvalidInput("", detail=f'"{name}" would run code, which options cannot.')
     return name
 

@@ -11,7 +11,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.table.update import RemovePropertiesUpdate
-from pyiceberg.types import NestedField
+from pyiceberg.types import IcebergType, NestedField
 
 from headwater.catalog.iceberg import Tables, named_errors
 from headwater.catalog.progress import P_STREAM
@@ -90,13 +90,12 @@ def view_target(view: View) -> Target:
 def view_table_schema(columns: Iterable[tuple[str, str]], last_id: int) -> Schema:
     """The Iceberg schema of a view's table of columns with Spark's types, with field ids above `last_id`."""
     fields = [
-        NestedField(number, name, parse_type(_stored(of)), required=False)
-        for number, (name, of) in enumerate(columns, start=1)
+        NestedField(number, name, stored_type(of), required=False) for number, (name, of) in enumerate(columns, start=1)
     ]
     numbers = iter(range(last_id + 1, 2**31))
     return assign_fresh_schema_ids(Schema(*fields), next_id=lambda: next(numbers))
 
 
-def _stored(of: str) -> str:
-    """The type as Iceberg has it: it lacks the small integers."""
-    return {"tinyint": "int", "smallint": "int", "void": "string"}.get(of, of)
+def stored_type(of: str) -> IcebergType:
+    """Spark's type as Iceberg stores it, which lacks the small integers."""
+    return parse_type({"tinyint": "int", "smallint": "int", "void": "string"}.get(of, of))

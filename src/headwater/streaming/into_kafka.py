@@ -9,7 +9,6 @@ every row once, whatever died in between.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -46,14 +45,9 @@ class KafkaOutlet:
             consumer.close()
         return None if found.offset < 0 else _unpacked(int(found.offset))
 
-    def send(self, generation: int, epoch: int, parts: Iterable[pa.Table]) -> None:
-        known = self.sent
-        for number, rows in enumerate(parts):
-            at = (generation, epoch, number)
-            if known is None or known < at:
-                self._send(rows, at)
-
-    def _send(self, rows: pa.Table, at: At) -> None:
+    def send(self, at: At, rows: pa.Table) -> None:
+        if (known := self.sent) is not None and known >= at:
+            return
         producer, consumer = self._opened(), self._consumer()
         try:
             producer.begin_transaction()

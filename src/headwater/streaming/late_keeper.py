@@ -49,15 +49,16 @@ class LateKeeper:
         return Handled(count)
 
     def _keep(self, view: View, batch: Batch, found: list[Late]) -> None:
-        parts = [late_table(each, batch.number, batch.late_below_ms) for each in found]
-        self._outbox(view, LATE_SUFFIX).send(_generation(view), batch.number, parts)
+        outbox = self._outbox(view, LATE_SUFFIX)
+        for number, each in enumerate(found):
+            outbox.send((_generation(view), batch.number, number), late_table(each, batch.number, batch.late_below_ms))
 
     def _correct(self, view: View, batch: Batch, late: Late, count: int) -> Handled:
         assert self._corrector is not None
         done = self._corrector.correct(view, batch, late)
         if done.rows.num_rows:
             told = corrections_table(done.rows, batch.number)
-            self._outbox(view, CORRECTIONS_SUFFIX).send(_generation(view), batch.number, [told])
+            self._outbox(view, CORRECTIONS_SUFFIX).send((_generation(view), batch.number, 0), told)
         return Handled(count, done.files, self._plan.layout.kind == "rows" and bool(done.files))
 
     def _outbox(self, view: View, suffix: str) -> Outbox:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
-from headwater.sql.schema_text import parse_type
+from headwater.storage.view_tables import stored_type
 from headwater.streaming.late_rows import Late
 from headwater.types import CORRECTIONS_SUFFIX, LATE_SUFFIX, OFFSET, SYSTEM_COLUMNS, TopicDefinition, TopicOptions
 
@@ -58,7 +58,7 @@ def corrections_definition(view: str, outputs: Sequence[tuple[str, str]]) -> Top
         NestedField(2, _AT, TimestamptzType(), required=True),
         NestedField(3, _OP, StringType(), required=True),
     ]
-    shown = [NestedField(number, name, parse_type(of)) for number, (name, of) in enumerate(outputs, start=4)]
+    shown = [NestedField(number, name, stored_type(of)) for number, (name, of) in enumerate(outputs, start=4)]
     about = f'Rows of materialized view "{view}" that late records changed'
     return TopicDefinition(view + CORRECTIONS_SUFFIX, Schema(*own, *shown), options=TopicOptions(description=about))
 

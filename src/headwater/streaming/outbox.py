@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -23,13 +23,12 @@ class Outbox:
         self._log = log
         self._append = append
 
-    def send(self, generation: int, epoch: int, parts: Iterable[pa.Table]) -> None:
-        """Send the parts of an epoch that were not sent before."""
-        for number, rows in enumerate(parts):
-            known, at = self._log.position(self._source), (generation, epoch, number)
-            if known is None or _read(known) < at:
-                moved = Moved(self._source, known, ".".join(map(str, at)))
-                self._append(self._topic, [rows], Source("stream", moved=moved))
+    def send(self, at: At, rows: pa.Table) -> None:
+        """Send a part of an epoch, unless it was sent before."""
+        known = self._log.position(self._source)
+        if known is None or _read(known) < at:
+            moved = Moved(self._source, known, ".".join(map(str, at)))
+            self._append(self._topic, [rows], Source("stream", moved=moved))
 
     @property
     def sent(self) -> At | None:

@@ -6,7 +6,7 @@ an epoch that a crash left unsent is found and sent by the next run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 import pyarrow as pa
@@ -29,8 +29,8 @@ class Outlet(Protocol):
     @property
     def sent(self) -> At | None: ...
 
-    def send(self, generation: int, epoch: int, parts: Iterable[pa.Table]) -> None:
-        """Send the parts of an epoch that were not sent before, each of them whole or not at all."""
+    def send(self, at: At, rows: pa.Table) -> None:
+        """Send a part of an epoch, whole or not at all, unless it was sent before."""
         ...
 
 
@@ -44,17 +44,21 @@ class Sender:
     def __call__(self, view: View, progress: Progress) -> None:
         """Send what is committed and was not sent."""
         sent = self._outlet.sent
+        # Of the last epoch that was sent, parts may be left.
         done = sent[1] - 1 if sent is not None and sent[0] == progress.generation else -1
         for snapshot in reversed(list(_epochs(view, done))):
-            epoch = int(_said(snapshot, S_EPOCH) or 0)
-            self._outlet.send(progress.generation, epoch, self._parts(view, snapshot))
+            files = sorted(str(file.file_path) for file in made_by(view.table, snapshot, self._cache).added)
+            for number, file in enumerate(files):
+                at = (progress.generation, int(_said(snapshot, S_EPOCH) or 0), number)
+                if sent is None or sent < at:
+                    self._outlet.send(at, _rows(view, file))
 
-    def _parts(self, view: View, snapshot: Snapshot) -> Iterator[pa.Table]:
-        """The rows that a commit added, file by file; those that take others back are not sent."""
-        names = [sql for _, _, sql in Layout.from_json(view.layout).outputs]
-        for file in sorted(made_by(view.table, snapshot, self._cache).added, key=lambda each: str(each.file_path)):
-            rows = pq.read_table(local_path(file.file_path), columns=[*names, SIGN], page_checksum_verification=True)
-            yield rows.filter(pc.greater(rows.column(SIGN), 0)).select(names)
+
+def _rows(view: View, file: str) -> pa.Table:
+    """The rows of a file as the view shows them; those that take others back are not sent."""
+    names = [sql for _, _, sql in Layout.from_json(view.layout).outputs]
+    rows = pq.read_table(local_path(file), columns=[*names, SIGN], page_checksum_verification=True)
+    return rows.filter(pc.greater(rows.column(SIGN), 0)).select(names)
 
 
 def _epochs(view: View, done: int) -> Iterator[Snapshot]:

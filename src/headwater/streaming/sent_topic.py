@@ -6,19 +6,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from headwater.errors import InvalidSchema
-from headwater.sql.schema_text import parse_type, render_type
+from headwater.sql.schema_text import render_type
+from headwater.storage.view_tables import stored_type
 from headwater.streaming.plan import Continuous
 from headwater.types import TopicDefinition, TopicOptions
-
-_SMALL = {"tinyint": "int", "smallint": "int", "void": "string"}
-"""Types that Iceberg lacks, as it stores them."""
 
 
 def sent_definition(plan: Continuous) -> TopicDefinition:
     """The topic, if there is none yet."""
     fields = [
-        NestedField(number, name, parse_type(_SMALL.get(of, of)))
-        for number, (name, of) in enumerate(plan.outline.outputs, start=1)
+        NestedField(number, name, stored_type(of)) for number, (name, of) in enumerate(plan.outline.outputs, start=1)
     ]
     about = f'Rows of materialized view "{plan.name}", as it emits them'
     name = plan.outline.definition.options.into_topic
@@ -30,7 +27,7 @@ def check_sent(plan: Continuous, columns: Schema) -> None:
     known = {field.name: render_type(field.field_type) for field in columns.fields}
     name = plan.outline.definition.options.into_topic
     for column, of in plan.outline.outputs:
-        wanted = render_type(parse_type(_SMALL.get(of, of)))
+        wanted = render_type(stored_type(of))
         if known.get(column) != wanted:
             has = f"is of type {known[column]}" if column in known else "is missing"
             raise InvalidSchema(

@@ -119,18 +119,25 @@ class Journal:
 
     def bounds(self) -> tuple[int, int]:
         """The first message that is there, and the end: everything that any writer was told of is below it."""
-        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+        moving = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+        patience = min(ASKING, self.place.timeout)
+        deadline = time.monotonic() + patience
         with self._watching:
             if self._watcher is None:
                 self._watcher = new_consumer(self.place)
-            try:
-                low, high = self._watcher.get_watermark_offsets(
-                    TopicPartition(self.place.topic, 0), timeout=min(ASKING, self.place.timeout)
-                )
-            except KafkaException as failed:
-                raise unavailable(self.place, "does not answer", failed.args[0].str()) from failed
-        return int(low), int(high)
+            while True:
+                try:
+                    low, high = self._watcher.get_watermark_offsets(
+                        TopicPartition(self.place.topic, 0), timeout=patience
+                    )
+                    return int(low), int(high)
+                except KafkaException as failed:
+                    error = failed.args[0]
+                    if error.code() not in moving or time.monotonic() > deadline:  # a leader is chosen in a moment
+                        raise unavailable(self.place, "does not answer", error.str()) from failed
+                time.sleep(0.1)
 
     def blobs(self, start: int, end: int) -> Iterator[Blob]:
         """The whole blobs below `end` whose first message is at `start` or after; not all of them count."""

@@ -9,8 +9,9 @@ import pytest
 from headwater.errors import InvalidOption
 from headwater.sources.kafka_positions import Gap, Sources, first_offset
 from headwater.sources.kafka_reader import KafkaReader, Limits
-from headwater.sources.kafka_settings import DANGEROUS, OURS, consumer_settings, loss_policy
+from headwater.sources.kafka_settings import OURS, consumer_settings, loss_policy
 from headwater.sources.kafka_status import KafkaStatus, PartitionStatus
+from headwater.sql.kafka_texts import CODE
 from headwater.types import StreamDefinition, StreamOptions
 
 
@@ -38,7 +39,7 @@ def test_librdkafka_never_jumps_by_itself() -> None:
         consumer_settings(stream(("auto.offset.reset", "smallest")), {})
 
 
-@pytest.mark.parametrize("name", [*OURS, *DANGEROUS])
+@pytest.mark.parametrize("name", sorted({*OURS, *CODE}))
 def test_settings_that_a_stream_may_not_make(name: str) -> None:
     with pytest.raises(InvalidOption, match=f'stream "s" cannot set "{name}" in kafka_options'):
         consumer_settings(stream((name, "x")), {})

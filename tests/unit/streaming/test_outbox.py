@@ -44,14 +44,19 @@ def parts(*numbers: Any) -> list[pa.Table]:
     return [pa.table({"n": pa.array(each if isinstance(each, list) else [each], pa.int64())}) for each in numbers]
 
 
+def send(outbox: Outbox, generation: int, epoch: int, tables: list[pa.Table]) -> None:
+    for number, rows in enumerate(tables):
+        outbox.send((generation, epoch, number), rows)
+
+
 def test_an_epoch_that_is_repeated_is_sent_once(sent: Sent) -> None:
     assert sent.outbox().sent is None
-    sent.outbox().send(1, 0, parts([1, 2], 3))
+    send(sent.outbox(), 1, 0, parts([1, 2], 3))
     assert sent.outbox().sent == (1, 0, 1)
-    sent.outbox().send(1, 0, parts([1, 2], 3))
-    sent.outbox().send(1, 4, parts(4))
-    sent.outbox().send(1, 4, parts(4))
-    sent.outbox().send(1, 0, parts([1, 2], 3))
+    send(sent.outbox(), 1, 0, parts([1, 2], 3))
+    send(sent.outbox(), 1, 4, parts(4))
+    send(sent.outbox(), 1, 4, parts(4))
+    send(sent.outbox(), 1, 0, parts([1, 2], 3))
     assert sent.numbers() == [1, 2, 3, 4]
     assert sent.requests == 3
 
@@ -59,28 +64,28 @@ def test_an_epoch_that_is_repeated_is_sent_once(sent: Sent) -> None:
 def test_an_epoch_that_was_cut_off_goes_on_with_the_part_that_is_missing(sent: Sent) -> None:
     sent.fails_at = 2
     with pytest.raises(OSError, match="no space"):
-        sent.outbox().send(1, 7, parts(1, 2, 3))
+        send(sent.outbox(), 1, 7, parts(1, 2, 3))
     assert (sent.numbers(), sent.outbox().sent) == ([1], (1, 7, 0))
-    sent.outbox().send(1, 7, parts(1, 2, 3))
+    send(sent.outbox(), 1, 7, parts(1, 2, 3))
     assert sent.numbers() == [1, 2, 3]
 
 
 def test_the_epochs_of_a_new_generation_begin_anew(sent: Sent) -> None:
-    sent.outbox().send(1, 9, parts(1))
-    sent.outbox().send(2, 0, parts(2))
-    sent.outbox().send(1, 10, parts(3))  # of a run that does not know yet that its query was replaced
+    send(sent.outbox(), 1, 9, parts(1))
+    send(sent.outbox(), 2, 0, parts(2))
+    send(sent.outbox(), 1, 10, parts(3))  # of a run that does not know yet that its query was replaced
     assert sent.numbers() == [1, 2]
 
 
 def test_numbers_are_compared_as_numbers(sent: Sent) -> None:
     for epoch in (9, 10, 100):
-        sent.outbox().send(1, epoch, parts(epoch))
+        send(sent.outbox(), 1, epoch, parts(epoch))
     assert sent.numbers() == [9, 10, 100]
 
 
 def test_sources_know_nothing_of_each_other(sent: Sent) -> None:
-    sent.outbox("stream/1/into").send(1, 0, parts(1))
-    sent.outbox("stream/2/into").send(1, 0, parts(2))
+    send(sent.outbox("stream/1/into"), 1, 0, parts(1))
+    send(sent.outbox("stream/2/into"), 1, 0, parts(2))
     assert sent.numbers() == [1, 2]
 
 
@@ -91,11 +96,11 @@ def test_of_two_that_send_at_once_one_is_refused(sent: Sent) -> None:
 
     def slow(topic: str, rows: list[pa.Table], source: Source) -> Ack:
         outbox._append = stored
-        other.send(1, 0, parts(1))
+        send(other, 1, 0, parts(1))
         return stored(topic, rows, source)
 
     outbox._append = slow
     with pytest.raises(HeadwaterError) as refused:
-        outbox.send(1, 0, parts(1))
+        send(outbox, 1, 0, parts(1))
     assert isinstance(refused.value, StaleCommit)
     assert sent.numbers() == [1]
