@@ -43,7 +43,7 @@ from headwater.errors import Corrupt, InvalidSchema, QueryFailed, RecordsRejecte
 from headwater.storage.commit import Change, append, commit
 from headwater.storage.read_spark import read_files, read_snapshot
 from headwater.storage.schemas import arrow_schema
-from headwater.storage.write_spark import write_frame
+from headwater.storage.write_spark import short_rows, write_frame
 from headwater.storage.writer import Layout, PartitionedWriter, Target, local_path
 from headwater.topics.ingest import POSITION, target, with_system_columns
 from headwater.types import Offsets, Partition, TopicDefinition
@@ -352,6 +352,28 @@ def test_empty_tasks_write_nothing(spark: Any, topics: Topics) -> None:
         assert len(write_frame(frame.coalesce(1), target(topic))) == 1
         assert write_frame(frame.where("n < 0").repartition(3), target(topic)) == []
         assert len(write_frame(frame.repartition(8, "n"), target(topic))) <= 3
+
+
+def test_short_rows_are_passed_on_by_number_alone(spark: Any, topics: Topics) -> None:
+    topic = make(topics, COLUMNS)
+    files = fill(topics, topic, Offsets(0, 2500))
+    assert short_rows([topics.load(topic.name).table])
+    with read_files(spark, topic.table_name, files) as frame:
+        (copy,) = write_frame(frame.coalesce(1), target(topic), short=True)
+        with read_files(spark, topic.table_name, [copy]) as copied:
+            assert plain(copied) == plain(frame)
+        context = spark.sparkContext
+        assert context.getLocalProperty("spark.sql.execution.arrow.maxBytesPerBatch") is None
+
+
+def test_rows_are_short_by_what_their_tables_store(spark: Any, topics: Topics) -> None:
+    short, wide = make(topics, SIMPLE), make(topics, SIMPLE)
+    assert short_rows([short.table])  # nothing is stored
+    fill(topics, short, Offsets(0, 1000))
+    fill(topics, wide, Offsets(0, 1))  # a whole file for one row
+    tables = [topics.load(each.name).table for each in (short, wide)]
+    assert short_rows(tables[:1])
+    assert not short_rows(tables)
 
 
 def test_columns_are_matched_by_name_and_converted(spark: Any, topics: Topics) -> None:

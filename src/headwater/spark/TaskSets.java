@@ -340,9 +340,10 @@ public final class TaskSets {
             for (int i = 0; i < tasks.size(); i++) {
                 bytes += ((BaseFileScanTask) tasks.get(i)).length();
             }
-            int cores = session.sparkContext().defaultParallelism();
+            // A little more than its part for each core: files that are not all of one size would make one task more.
+            long part = bytes / session.sparkContext().defaultParallelism() / 8 * 9 + 1;
             HashMap options = new HashMap();
-            options.put("split-size", Long.toString(Math.min(MOST, Math.max(LEAST, bytes / cores + 1))));
+            options.put("split-size", Long.toString(Math.min(MOST, Math.max(LEAST, part))));
             options.put("file-open-cost", "1");
             return new CaseInsensitiveStringMap(options);
         }

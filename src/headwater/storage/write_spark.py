@@ -7,11 +7,13 @@ names.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -21,7 +23,7 @@ from ulid import ULID
 from headwater.errors import HeadwaterError, InvalidSchema, QueryFailed, RecordsRejected
 from headwater.spark.arrow_spark import shown_type
 from headwater.spark.jobs import query_errors
-from headwater.storage.decode.columns import plan_rows
+from headwater.storage.decode.columns import RowPlan, plan_rows
 from headwater.storage.decode.leaves import arrow_leaf
 from headwater.storage.decode.outcome import Unfit
 from headwater.storage.schemas import arrow_schema
@@ -29,16 +31,35 @@ from headwater.storage.writer import PartitionedWriter, Target, local_path
 
 CHUNK_ROWS = 256 * 1024
 CHUNK_BYTES = 32 * 1024**2
+SHORT = 1024
+"""Stored bytes of a row, in the mean, up to which it is a short one."""
+# Spark looks after every row how large a batch for Python has become, which takes as long as all the rest of passing
+# rows on. A thousand short rows are some megabytes at the most, so nothing has to be looked at.
+_BY_NUMBER = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+}
 
 
-def write_frame(frame: DataFrame, into: Target) -> list[DataFile]:
+def short_rows(tables: Iterable[Table]) -> bool:
+    """Whether a row that is put together from values of one row of each table is short."""
+    stored = 0.0
+    for table in tables:
+        snapshot = table.current_snapshot()
+        if snapshot is not None and snapshot.summary is not None:
+            rows = int(snapshot.summary["total-records"] or 0)
+            stored += int(snapshot.summary["total-files-size"] or 0) / max(rows, 1)
+    return stored <= SHORT
+
+
+def write_frame(frame: DataFrame, into: Target, *, short: bool = False) -> list[DataFile]:
     """Write the frame's rows, at least one file per task that has any; the files are durable, and in no table yet.
 
-    Columns are matched by name, and values converted as an INSERT would.
+    Columns are matched by name, and values converted as an INSERT would. Rows that are known to be `short` are quicker.
     """
     write = str(ULID()).lower()
     try:
-        with query_errors():
+        with query_errors(), _passed_on(frame, short=short):
             rows = _fitting(frame, into).mapInArrow(partial(_write_task, into, write), "outcome binary").collect()
         outcomes = [pickle.loads(row.outcome) for row in rows]
         for outcome in outcomes:
@@ -51,6 +72,19 @@ def write_frame(frame: DataFrame, into: Target) -> list[DataFile]:
     for file in files:
         file.spec_id = into.spec.spec_id  # pickling loses it
     return files
+
+
+@contextmanager
+def _passed_on(frame: DataFrame, *, short: bool) -> Iterator[None]:
+    """How rows go to the workers of jobs that this thread starts."""
+    context = frame.sparkSession.sparkContext
+    for key, value in _BY_NUMBER.items() if short else ():
+        context.setLocalProperty(key, value)
+    try:
+        yield
+    finally:
+        for key in _BY_NUMBER if short else ():
+            context.setLocalProperty(key, None)
 
 
 def shown_schema(into: Target) -> StructType:
@@ -91,7 +125,7 @@ def _names(write: str) -> Callable[[], str]:
 def _write(into: Target, names: Callable[[], str], batches: Iterator[pa.RecordBatch]) -> list[DataFile]:
     writer = PartitionedWriter(into, names)
     try:
-        for chunk in _chunks(_stored(batch, into) for batch in batches if batch.num_rows):
+        for chunk in _chunks(_stored(batches, into)):
             writer.write(chunk)
         return writer.close()
     except BaseException:
@@ -99,10 +133,15 @@ def _write(into: Target, names: Callable[[], str], batches: Iterator[pa.RecordBa
         raise
 
 
-def _stored(batch: pa.RecordBatch, into: Target) -> pa.Table:
-    """The batch as files store it: what Spark shows as text or binary may be a UUID or of a fixed length."""
+def _stored(batches: Iterator[pa.RecordBatch], into: Target) -> Iterator[pa.Table]:
+    """Batches as files store them: what Spark shows as text or binary may be a UUID or of a fixed length."""
+    plan: RowPlan | None = None
     try:
-        return plan_rows(list(batch.schema), into.schema, arrow_leaf).table(batch)
+        for batch in batches:
+            if plan is None:  # all batches of a task have the same columns
+                plan = plan_rows(list(batch.schema), into.schema, arrow_leaf)
+            if batch.num_rows:
+                yield plan.table(batch)
     except Unfit as unfit:
         raise RecordsRejected(
             f'rows do not fit table "{into.table}"', detail=f'Column "{unfit.field}": {unfit.reason}.'

@@ -60,11 +60,12 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Continuous:
-    """Run `text` as a streaming query and keep what it emits."""
+    """Run `text` as a streaming query and keep what it emits; `grouped` rows come of several records each."""
 
     outline: Outline
     mode: OutputMode
     layout: Layout
+    grouped: bool
 
     @property
     def name(self) -> str:
@@ -86,11 +87,9 @@ def plan_continuous(outline: Outline) -> Continuous | NotStreamed:
         return NotStreamed("the query could not be taken apart")
     if any(tree.args.get(each) for each in ("order", "limit", "offset")):
         return NotStreamed("its rows are ordered, or only some of them are wanted")
-    if outline.definition.options.emit == "close":
-        return Continuous(outline, "append", Layout("rows", outputs))
     groups = [each for each in tree.find_all(exp.Select) if _groups(each)]
-    if not groups:
-        return Continuous(outline, "append", Layout("rows", outputs))
+    if not groups or outline.definition.options.emit == "close":
+        return Continuous(outline, "append", Layout("rows", outputs), grouped=bool(groups))
     if groups != [tree] or not isinstance(tree, exp.Select):
         return NotStreamed("groups are not made at the top of the query alone")
     if tree.args.get("having") or tree.args.get("qualify") or tree.args.get("distinct"):
@@ -98,7 +97,7 @@ def plan_continuous(outline: Outline) -> Continuous | NotStreamed:
     keys = tuple(_keys(tree, [name for name, _ in outline.outputs], _source_names(outline, tree)))
     if None in keys:
         return NotStreamed("a group is not told by the selected columns")
-    return Continuous(outline, "update", Layout("latest", outputs, tuple(key for key in keys if key)))
+    return Continuous(outline, "update", Layout("latest", outputs, tuple(key for key in keys if key)), grouped=True)
 
 
 def parsed(text: str) -> exp.Expr | None:

@@ -37,6 +37,9 @@ class Observed:
     state_bytes: int | None = None
 
 
+_COUNTED = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
+
+
 class Run:
     """A query that runs until it is stopped, has failed or, with `once`, has read all there is."""
 
@@ -58,6 +61,8 @@ class Run:
     def start(self, *, once: bool = False) -> None:
         self._sink.send()  # what a crash left unsent, although nothing new may come
         self.look()
+        # Counting rows costs a look for every one that is written. Who goes on with the state counts it when it opens.
+        self._opened.frame.sparkSession.conf.set(_COUNTED, str(not once).lower())
         writer = (
             self._opened.frame.writeStream.outputMode(self._plan.mode)
             .queryName(self._plan.name)

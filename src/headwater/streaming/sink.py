@@ -35,7 +35,7 @@ from headwater.errors import StaleCommit
 from headwater.observability.failpoints import failpoint
 from headwater.storage.commit import Change, commit
 from headwater.storage.view_tables import view_target
-from headwater.storage.write_spark import write_frame
+from headwater.storage.write_spark import short_rows, write_frame
 from headwater.storage.writer import Target
 from headwater.streaming.checkpoint import Batch, last_read, read_batch
 from headwater.streaming.plan import Continuous
@@ -115,7 +115,7 @@ class Sink:
             frame.write.format("noop").mode("overwrite").save()
             self.send()
             return
-        files = write_frame(self._stored(frame, number), self._target())
+        files = write_frame(self._stored(frame, number), self._target(), short=self._short)
         failpoint("stream.written")
         if self._backfill is not None:  # it reads everything at once, and nothing of it is late
             self._account(batch, files, Handled())
@@ -146,6 +146,11 @@ class Sink:
 
     def _target(self) -> Target:
         return view_target(self._views.load(self._plan.name)) if self._into is None else self._into
+
+    @property
+    def _short(self) -> bool:
+        tables = self._views.tables
+        return not self._plan.grouped and short_rows(tables.load(each.table) for each in self._plan.outline.inputs)
 
     def _stored(self, frame: DataFrame, number: int) -> DataFrame:
         """The frame's rows as the view's table has them."""

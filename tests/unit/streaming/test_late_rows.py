@@ -42,7 +42,7 @@ def finder(lake: Lake, folder: Path, rule: LateRule = MINUTE, event_time: str = 
     inputs = (Input("t", TableName.topic("t"), ("n", "at"), stream),)
     outline = Outline(ViewDefinition("v", "SELECT 1"), "SELECT 1", "SELECT 1", (), inputs)
     read = TopicFiles(lake.topics, {}, ManifestCache(), folder)
-    return LateFinder(Continuous(outline, "append", Layout("rows", ())), {"t": rule}, lake.topics, read)
+    return LateFinder(Continuous(outline, "append", Layout("rows", ()), grouped=False), {"t": rule}, lake.topics, read)
 
 
 def found(each: LateFinder, start: Place, end: Place, watermark: float) -> list[Late]:
