@@ -275,6 +275,7 @@ class ViewOptions:
     emit: Literal["changes", "close"] = "changes"
     into_topic: str = ""
     into_kafka: str = ""
+    kafka_options: Pairs = ()
     late: Literal["drop", "keep", "correct"] = "drop"
     trigger: float = 0.0
     description: str = ""

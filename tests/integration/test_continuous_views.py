@@ -246,6 +246,39 @@ def test_tables_move_on_between_batches(streams: Streams) -> None:
         assert streams.status(name).lag_rows == 0, "tables are never behind"
 
 
+def test_a_total_over_no_records_has_a_row(streams: Streams) -> None:
+    total = "SELECT count(*) AS n, sum(amount) AS a FROM t"
+    streams.view("v", total)
+    assert streams.rows("SELECT * FROM v", "v") == streams.rows(total) == [(0, None)]
+    streams.put((1, "c0", 3, 5), (2, "c0", 4, 6))
+    assert streams.catch_up("v") == [2]
+    assert streams.rows("SELECT * FROM v", "v") == [(2, 7)]
+
+
+def test_what_only_a_stream_can_do_is_refused_where_none_keeps_the_view(streams: Streams) -> None:
+    ranks = "SELECT id, rank() OVER (ORDER BY amount) AS r FROM t"
+    with pytest.raises(InvalidStatement, match="cannot be sent on") as refused:
+        streams.view("v", ranks, f"INTO TOPIC '{streams.named('out')}'")
+    assert refused.value.detail is not None and "ranks" in refused.value.detail.lower()
+    assert not streams.lake.topics.exists(streams.named("out"))
+    said = streams.view("v", ranks, options="late = 'keep'")
+    assert said[1] == "late = 'keep' has no effect: no record is too late for it."
+    with pytest.raises(InvalidStatement, match='option "into_topic" of a continuous view cannot be altered'):
+        streams.lake.sql(f"ALTER MATERIALIZED VIEW {streams.named('v')} SET (into_topic = 'x')")
+
+
+def test_records_of_before_1970_are_in_no_window_that_a_stream_would_close(streams: Streams) -> None:
+    """A stream's time begins there: such a topic is looked at as a whole instead."""
+    streams.put((1, "c0", 1, -60 * 365 * DAY), (2, "c0", 1, 5), flush=False)
+    (said,) = streams.view("v", MINUTES)
+    assert "has records of before 1970, where the time of a stream begins" in said
+    assert len(streams.rows("SELECT * FROM v", "v")) == 2
+    assert streams.rows("SELECT * FROM v", "v") == streams.rows(MINUTES)
+    with pytest.raises(InvalidStatement, match="close") as refused:
+        streams.view("w", MINUTES, "EMIT ON WINDOW CLOSE")
+    assert "before 1970" in str(refused.value.detail)
+
+
 def test_late_records_are_counted_kept_or_folded_in(streams: Streams) -> None:
     policies = {
         "dropped": ("EMIT ON WINDOW CLOSE", "late = 'drop'"),

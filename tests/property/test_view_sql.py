@@ -41,7 +41,11 @@ QUERIES = st.sampled_from(
 @st.composite
 def of_stream(draw: st.DrawFn) -> dict[str, Any]:
     """What only continuous views have."""
-    into = draw(st.sampled_from([{}, {"into_topic": "out"}, {"into_kafka": "a:1,[::1]:65535/t.x"}]))
+    into = draw(
+        st.sampled_from(
+            [{}, {"into_topic": "out"}, {"into_kafka": "a:1,[::1]:65535/t.x", "kafka_options": (("linger.ms", "5"),)}]
+        )
+    )
     emit, late = draw(st.sampled_from(["changes", "close"])), draw(st.sampled_from(["drop", "keep", "correct"]))
     return {"emit": emit, "late": late, "trigger": draw(st.just(0.0) | DURATIONS), **into}
 

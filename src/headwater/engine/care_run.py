@@ -15,7 +15,7 @@ from typing import Any
 from ulid import ULID
 
 from headwater.engine.care_steps import Asked, Planned, Steps, Subject, Tell, nobody
-from headwater.errors import Conflict, HeadwaterError, StaleCommit
+from headwater.errors import Conflict, HeadwaterError, StaleCommit, TopicNotFound, ViewNotFound
 from headwater.observability.metrics import Metrics
 from headwater.sql.statements import MaintenanceStep
 from headwater.state.care import CareStore, Step, Trigger, lease_of
@@ -87,6 +87,8 @@ class StepRunner:
         try:
             ended = replace(self._replanned(subject, line, step, wanted), seconds=time.perf_counter() - clock)
         except Exception as error:
+            if not wanted.alone and self._is_gone(subject):
+                return replace(line, outcome="skipped", reason="it was dropped")
             ended = failed(line, error, time.perf_counter() - clock)
             self.account(ended)
             if wanted.alone:
@@ -95,6 +97,13 @@ class StepRunner:
             return ended
         self.account(ended)
         return ended
+
+    def _is_gone(self, subject: Subject) -> bool:
+        try:
+            self._reload(subject)
+        except (TopicNotFound, ViewNotFound):
+            return True
+        return False
 
     def _replanned(self, subject: Subject, line: Step, step: MaintenanceStep, wanted: Wanted) -> Step:
         """Run the step's plan, made anew when another change was first."""

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from headwater.catalog.lake_id import find_lake_id, make_lake_id
 from headwater.config import LakePaths, Settings
 from headwater.errors import InvalidSetting
+from headwater.sql.kafka_texts import resolved
 from headwater.topics.log_routed import RoutedLog
 from headwater.topics.log_sqlite import SqliteLog
 
 if TYPE_CHECKING:
     from headwater.topics.log_kafka import KafkaLog
-
-FROM_ENVIRONMENT = "env:"
 
 
 def open_logs(paths: LakePaths, settings: Settings) -> RoutedLog:
@@ -61,12 +60,8 @@ def _open_kafka(paths: LakePaths, settings: Settings) -> KafkaLog:
 
 
 def _value(name: str, text: str) -> str:
-    """The value as it is written, or that of a variable."""
-    if not text.startswith(FROM_ENVIRONMENT):
-        return text
-    variable = text.removeprefix(FROM_ENVIRONMENT)
-    if variable not in os.environ:
+    if (found := resolved(text, os.environ)) is None:
         raise InvalidSetting(
-            'setting "kafka_options" is not valid', detail=f'"{name}" is read from {variable}, which is not set.'
+            'setting "kafka_options" is not valid', detail=f'"{name}" is read from "{text}", which is not set.'
         )
-    return os.environ[variable]
+    return found

@@ -14,7 +14,7 @@ from headwater.catalog.streams import streams_of
 from headwater.catalog.topics import Topic, Topics
 from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import STATES, View, Views
-from headwater.errors import HeadwaterError, InvalidStatement, TopicExists, ViewExists
+from headwater.errors import InvalidStatement, TopicExists, ViewExists
 from headwater.serving import view_answers
 from headwater.serving.result import Result
 from headwater.sql.names import normalise
@@ -66,14 +66,15 @@ class StreamViews:
         self._check_name(definition.name, replace)
         defined = define(definition, self._upkeep.sources, self._spark())
         plan = self.plan(definition, defined)
+        if isinstance(plan, Continuous):
+            self._flush([each.table.name for each in plan.outline.inputs if each.table.namespace == TOPICS])
+            plan = self._keeper.too_early(plan) or plan
         if isinstance(plan, NotStreamed):
-            if definition.options.emit == "close":
-                raise _cannot_close(definition.name, plan.reason)
+            _check_needs_no_stream(definition, plan.reason)
             (self._upkeep.replace if replace else self._upkeep.create)(definition)
-            return (f"It is refreshed incrementally after every commit: {plan.reason}.",)
+            return (f"It is refreshed incrementally after every commit: {plan.reason}.", *_without_stream(definition))
         self._make_topics(plan)
         old = self._views.load(definition.name) if self._views.exists(definition.name) else None
-        self._flush([each.table.name for each in plan.outline.inputs if each.table.namespace == TOPICS])
         progress = self._keeper.build(plan, texts_of(plan.layout), old)
         view = self._views.load(definition.name)
         publish(view, self._spark())
@@ -222,9 +223,24 @@ def texts_of(layout: Layout) -> Texts:
     )
 
 
-def _cannot_close(name: str, reason: str) -> HeadwaterError:
-    return InvalidStatement(
-        f'materialized view "{name}" cannot be emitted on window close',
-        detail=f"{reason[:1].upper()}{reason[1:]}.",
-        hint="Group by TUMBLE, HOP or SESSION of the event time of a stream, or use EMIT CHANGES.",
-    )
+def _check_needs_no_stream(definition: ViewDefinition, reason: str) -> None:
+    """InvalidStatement for what only a stream can do with a view's rows."""
+    options, detail = definition.options, f"{reason[:1].upper()}{reason[1:]}."
+    if options.emit == "close":
+        raise InvalidStatement(
+            f'materialized view "{definition.name}" cannot be emitted on window close',
+            detail=detail,
+            hint="Group by TUMBLE, HOP or SESSION of the event time of a stream, or use EMIT CHANGES.",
+        )
+    if options.into_topic or options.into_kafka:
+        raise InvalidStatement(
+            f'rows of materialized view "{definition.name}" cannot be sent on',
+            detail=detail,
+            hint="A stream must keep the view for that. Leave INTO out; `headwater tail` shows its changes.",
+        )
+
+
+def _without_stream(definition: ViewDefinition) -> tuple[str, ...]:
+    if definition.options.late == "drop":
+        return ()
+    return (f"late = '{definition.options.late}' has no effect: no record is too late for it.",)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, assert_never
 
 from headwater.catalog.progress import progress_of
@@ -232,9 +233,22 @@ class StreamRoom:
                 raise QueryTimeout(f'materialized view "{job.name}" did not catch up within {WAIT:.0f} seconds')
             time.sleep(0.05)
 
-    def forget(self, view: View) -> None:
-        """A view goes, or is kept in another way: what runs for it ends, and what is beside it goes."""
+    @contextmanager
+    def dropping(self, view: View) -> Iterator[None]:
+        """Around the drop of a view: what runs for it ends before, and what is beside it goes with it."""
+        wanted = self._store.get(view.name).wanted
         self._store.want(view.name, False)
+        self._end(view.name)
+        try:
+            yield
+        except BaseException:
+            self._store.want(view.name, wanted)
+            self.wake()
+            raise
+        self.forget(view)
+
+    def forget(self, view: View) -> None:
+        """A view is gone, or is kept in another way: what runs for it ends, and what is beside it goes."""
         self._end(view.name)
         self._store.forget(view.name)
         self._keeper.drop(view)

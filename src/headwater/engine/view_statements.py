@@ -139,10 +139,13 @@ class ViewStatements:
 
     def _check_alterable(self, name: str, values: Mapping[str, object]) -> None:
         """InvalidStatement for options that decide how a stream keeps a view: they need a new query."""
-        fixed = ("refresh", "interval", "emit", "into_topic", "into_kafka", "late")
-        if is_streamed(self._views.load(name)) and (named := next((each for each in fixed if each in values), None)):
+        view = self._views.load(name)
+        decided = ("emit", "into_topic", "into_kafka", "late")
+        fixed = ("refresh", "interval", *decided) if is_streamed(view) else decided
+        named = next((each for each in fixed if each in values), None)
+        if named is not None and view.definition.options.mode == "continuous":
             raise InvalidStatement(
-                f'option "{named}" of a view that a stream keeps cannot be altered',
+                f'option "{named}" of a continuous view cannot be altered',
                 hint="Use CREATE OR REPLACE MATERIALIZED VIEW, which reads its topics anew.",
             )
 
@@ -160,8 +163,10 @@ class ViewStatements:
             self._upkeep.check_unread(name)
             if is_streamed(view):
                 self._streams().check_unread(name)
-                self._streams().forget(view)
-            self._upkeep.drop(name)
+                with self._streams().dropping(view):
+                    self._upkeep.drop(name)
+            else:
+                self._upkeep.drop(name)
         except ViewNotFound:
             if not if_exists:
                 raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headwater.errors import InvalidOption
-from headwater.sql.kafka_texts import CODE
+from headwater.sql.kafka_texts import CODE, resolved
 from headwater.types import StreamDefinition
 
 OURS: Mapping[str, str] = {
@@ -22,7 +22,6 @@ OURS: Mapping[str, str] = {
 
 RESET = "auto.offset.reset"
 RESETS = ("error", "earliest", "latest")
-ENVIRONMENT = "env:"
 
 _DEFAULTS = {
     "group.id": "headwater",
@@ -62,14 +61,9 @@ def _value(stream: StreamDefinition, name: str, value: str, environment: Mapping
         raise _refused(stream, name, f"The connector makes this setting. {OURS[name]}")
     if name in CODE:
         raise _refused(stream, name, "It would run or load something that a statement names.")
-    if not value.startswith(ENVIRONMENT):
-        return value
-    variable = value.removeprefix(ENVIRONMENT)
-    if variable not in environment:
-        raise _refused(
-            stream, name, f'The environment variable "{variable}" is not set in the process that runs the stream.'
-        )
-    return environment[variable]
+    if (found := resolved(value, environment)) is None:
+        raise _refused(stream, name, f'"{value}" is not set in the environment of the process that runs the stream.')
+    return found
 
 
 def refused_setting(stream: StreamDefinition, said: str) -> InvalidOption:

@@ -6,6 +6,7 @@ Settings are kept with the definition in the lake, where every reader sees them:
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from headwater.errors import InvalidInput
 from headwater.sql.option_pairs import PairValues
@@ -17,6 +18,7 @@ TARGET = rf"{SERVERS}/{TOPIC}"
 """Where a view sends its rows: 'host:port,host:port/topic'."""
 
 _NAME = re.compile(r"[a-z][a-z0-9._]{0,127}")
+_ENVIRONMENT = "env:"
 _VARIABLE = re.compile(r"env:KAFKA_[A-Za-z0-9_]{1,122}")
 """Only such: other variables of the service are not for whoever may create a stream to send to a broker."""
 _SECRET = re.compile(r"password|secret|\.pem\b")
@@ -41,6 +43,11 @@ def split_target(target: str) -> tuple[str, str]:
     return servers, topic
 
 
+def resolved(value: str, environment: Mapping[str, str]) -> str | None:
+    """The value of a setting, or of the variable that it names; None if that is not set."""
+    return environment.get(value.removeprefix(_ENVIRONMENT)) if value.startswith(_ENVIRONMENT) else value
+
+
 def _setting(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise InvalidInput("", detail=f'"{name[:64]}" is no setting of the Kafka client.')
@@ -54,7 +61,7 @@ def _setting(name: str) -> str:
 def _value(value: str) -> str:
     if not value or "," in value or not value.isprintable() or len(value) > 1024:
         raise InvalidInput("", detail="Values are printable texts without commas.")
-    if value.startswith("env:") and not _VARIABLE.fullmatch(value):
+    if value.startswith(_ENVIRONMENT) and not _VARIABLE.fullmatch(value):
         raise InvalidInput("", detail=f'"{value[:64]}" does not name a variable of the environment, env:KAFKA_...')
     return value
 
@@ -67,7 +74,7 @@ class ClientSettings(PairValues):
     def read(self, given: object) -> tuple[tuple[str, str], ...]:
         pairs = PairValues.read(self, given)
         for name, value in pairs:
-            if _SECRET.search(name) and not value.startswith("env:"):
+            if _SECRET.search(name) and not value.startswith(_ENVIRONMENT):
                 raise InvalidInput(
                     "",
                     detail=f'"{name}" is a secret, and options are stored where every reader of the lake sees them.',

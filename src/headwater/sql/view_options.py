@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from headwater.errors import InvalidOption
-from headwater.sql.kafka_texts import TARGET
+from headwater.sql.kafka_texts import CLIENT_SETTINGS, TARGET
 from headwater.sql.option_table import Option, check_level, find_option
 from headwater.sql.options import option
 from headwater.types import ViewOptions
@@ -74,6 +74,13 @@ _ROWS = (
         example="brokers and a Kafka topic: 'host:9092,other:9092/topic'",
     ),
     Option(
+        "kafka_options",
+        "pairs",
+        "Further settings of the Kafka client that sends the results. A value env:KAFKA_NAME is read from the "
+        "environment, so that a secret is not stored in the lake.",
+        pairs=CLIENT_SETTINGS,
+    ),
+    Option(
         "late",
         "choice",
         "What a continuous view does with rows that come behind the watermark, beside counting them: drop, keep them "
@@ -88,7 +95,7 @@ _ROWS = (
     ),
     Option("description", "text", "What the view is for. COMMENT sets the same."),
 )
-CONTINUOUS = ("emit", "into_topic", "into_kafka", "late", "trigger")
+CONTINUOUS = ("emit", "into_topic", "into_kafka", "kafka_options", "late", "trigger")
 """Options of continuous views only."""
 
 VIEW_OPTIONS: tuple[Option, ...] = tuple(replace(each, of=ViewOptions) for each in _ROWS)
@@ -125,6 +132,13 @@ def _check_continuous(options: ViewOptions, values: Mapping[str, object]) -> Non
             'options "into_topic" and "into_kafka" contradict each other',
             detail="The results go to one place.",
             option="into_kafka" if "into_kafka" in values else "into_topic",
+        )
+    if options.kafka_options and not options.into_kafka:
+        raise InvalidOption(
+            'option "kafka_options" has no effect without "into_kafka"',
+            detail="It sets up the client that sends the results to Kafka.",
+            hint="Add INTO KAFKA 'host:port/topic', or leave the option out.",
+            option="kafka_options" if "kafka_options" in values else "into_kafka",
         )
     used = [name for name in CONTINUOUS if getattr(options, name) != view_option(name).default]
     if options.mode == "continuous" or not used:

@@ -15,6 +15,7 @@ from headwater.catalog.views import P_READ_SIGNED, STATES, View
 from headwater.errors import HeadwaterError
 from headwater.spark.compiled import compiled, define
 from headwater.spark.gate_spark import inspect, invalid, isolated
+from headwater.streaming.lateness import late_rules
 from headwater.streaming.offsets import Place
 from headwater.streaming.plan import Continuous, Input, NotStreamed
 
@@ -65,6 +66,9 @@ def open_frame(session: SparkSession, plan: Continuous, views: Callable[[str], V
     if own.sparkContext.master.startswith("local"):
         define(own, _LOCAL_FILES, _FILES)
         own.conf.set("spark.sql.streaming.checkpointFileManagerClass", f"{_STREAMING}.checkpointing.{_LOCAL_FILES}")
+    if not plan.outline.windows and not late_rules(plan):
+        # Nothing is emitted or forgotten because time has passed, so no batch is run for that alone.
+        own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     # Every partition of a stateful operator is a store that is opened and committed in every batch.
     own.conf.set("spark.sql.shuffle.partitions", str(own.sparkContext.defaultParallelism))
     ids = {}

@@ -9,6 +9,9 @@ every row once, whatever died in between.
 from __future__ import annotations
 
 import json
+import os
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +19,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import View
-from headwater.errors import Unavailable
-from headwater.sql.kafka_texts import split_target
+from headwater.errors import InvalidOption, Unavailable
+from headwater.sql.kafka_texts import resolved, split_target
 from headwater.streaming.outbox import At
 
 TIMEOUT = 30.0
@@ -28,40 +31,36 @@ _EPOCHS, _PARTS = 2**36, 2**12
 class KafkaOutlet:
     """Sends a view's rows to a Kafka topic: the keys of its groups as the key, the row as JSON."""
 
-    def __init__(self, view: View, into: str) -> None:
-        self._servers, self._topic = split_target(into)
+    def __init__(self, view: View) -> None:
+        self._servers, self._topic = split_target(view.definition.options.into_kafka)
         self._group = f"headwater-{view.id}"
         self._keys = Layout.from_json(view.layout).keys
-        self._producer: Producer | None = None
+        self._view = view
+        self._open: tuple[Producer, object] | None = None
+        self._sent: At | None = None
+        self._shaken = False
 
     @property
     def sent(self) -> At | None:
-        consumer = self._consumer()
-        try:
-            (found,) = consumer.committed([TopicPartition(self._topic, 0)], timeout=TIMEOUT)
-        except KafkaException as failed:
-            raise self._unavailable(failed) from failed
-        finally:
-            consumer.close()
-        return None if found.offset < 0 else _unpacked(int(found.offset))
+        self._opened()
+        return self._sent
 
     def send(self, at: At, rows: pa.Table) -> None:
-        if (known := self.sent) is not None and known >= at:
+        producer, group = self._opened()
+        if self._sent is not None and self._sent >= at:
             return
-        producer, consumer = self._opened(), self._consumer()
         try:
             producer.begin_transaction()
             for row in rows.to_pylist():
                 self._produce(producer, row)
             note = [TopicPartition(self._topic, 0, _packed(at))]
-            producer.send_offsets_to_transaction(note, consumer.consumer_group_metadata(), TIMEOUT)
+            _within(TIMEOUT, lambda: producer.send_offsets_to_transaction(note, group, TIMEOUT))
             producer.commit_transaction(TIMEOUT)
-        except KafkaException as failed:
+        except (KafkaException, TimeoutError) as failed:
             # Whether it was committed is unknown: a new producer ends what this one left, and the note is read again.
-            self._producer = None
+            self._open = None
             raise self._unavailable(failed) from failed
-        finally:
-            consumer.close()
+        self._sent = at
 
     def _produce(self, producer: Producer, row: dict[str, Any]) -> None:
         key = json.dumps({name: row[name] for name in self._keys}, default=str) if self._keys else None
@@ -72,31 +71,69 @@ class KafkaOutlet:
             except BufferError:  # as many as fit are on their way
                 producer.poll(0.1)
 
-    def _opened(self) -> Producer:
-        if self._producer is None:
-            producer = Producer(
-                {
-                    "bootstrap.servers": self._servers,
-                    "transactional.id": self._group,
-                    "client.id": "headwater",
-                    "linger.ms": 5,
-                }
-            )
+    def _opened(self) -> tuple[Producer, object]:
+        """A producer and its group. The producer before it cannot send from here on, so `sent` stays true."""
+        if self._open is not None:
+            self._open[0].poll(0)  # hears of errors
+        if self._open is None or self._shaken:
+            ours = {"bootstrap.servers": self._servers, "client.id": "headwater", "log_level": 2}
+            settings = {**self._settings(), **ours, "error_cb": self._heard}
             try:
+                producer = Producer({**settings, "transactional.id": self._group, "linger.ms": 5})
                 producer.init_transactions(TIMEOUT)
+                consumer = Consumer({**settings, "group.id": self._group, "enable.auto.commit": False})
+                try:
+                    (found,) = consumer.committed([TopicPartition(self._topic, 0)], timeout=TIMEOUT)
+                    group = consumer.consumer_group_metadata()
+                finally:
+                    consumer.close()
             except KafkaException as failed:
                 raise self._unavailable(failed) from failed
-            self._producer = producer
-        return self._producer
+            self._sent = None if found.offset < 0 else _unpacked(int(found.offset))
+            self._open, self._shaken = (producer, group), False
+        return self._open
 
-    def _consumer(self) -> Consumer:
-        return Consumer({"bootstrap.servers": self._servers, "group.id": self._group, "enable.auto.commit": False})
+    def _heard(self, _: KafkaError) -> None:
+        """Something is wrong between here and a broker: a producer that outlives this may wait for it for ever."""
+        self._shaken = True
 
-    def _unavailable(self, failed: KafkaException) -> Unavailable:
+    def _settings(self) -> dict[str, str]:
+        found = {name: (text, resolved(text, os.environ)) for name, text in self._view.definition.options.kafka_options}
+        for name, (text, value) in found.items():
+            if value is None:
+                raise InvalidOption(
+                    f'materialized view "{self._view.name}" cannot set "{name}" in kafka_options',
+                    detail=f'"{text}" is not set in the environment of the process that keeps the view.',
+                )
+        return {name: value for name, (_, value) in found.items() if value is not None}
+
+    def _unavailable(self, failed: KafkaException | TimeoutError) -> Unavailable:
         said = failed.args[0] if failed.args and isinstance(failed.args[0], KafkaError) else failed
         return Unavailable(
             f'Kafka topic "{self._topic}" does not take rows', detail=f"Kafka says: {said}.", hint="It is tried again."
         )
+
+
+def _within(seconds: float, work: Callable[[], object]) -> None:
+    """Do it, or TimeoutError: librdkafka waits for a coordinator that restarted without end (its issue 5456).
+
+    What is given up waits on in a thread of its own, and can do nothing any more once a new producer has begun.
+    """
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as failed:
+            failures.append(failed)
+
+    thread = threading.Thread(target=run, name="headwater-into-kafka", daemon=True)
+    thread.start()
+    thread.join(seconds + 1)
+    if thread.is_alive():
+        raise TimeoutError(f"no answer within {seconds:g} seconds")
+    if failures:
+        raise failures[0]
 
 
 def _packed(at: At) -> int:

@@ -11,15 +11,19 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyiceberg.expressions import BooleanExpression, LessThan, Reference
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
+from pyiceberg.types import TimestamptzType
 
 from headwater.catalog.progress import P_STREAM, S_EPOCH, Progress, progress_of
-from headwater.catalog.topics import Topics
+from headwater.catalog.topics import Topic, Topics
 from headwater.catalog.view_layout import EPOCH
 from headwater.catalog.views import (
     BASE,
@@ -36,11 +40,12 @@ from headwater.catalog.views import (
 from headwater.errors import StaleCommit, StreamFailed, ViewExists
 from headwater.observability.failpoints import failpoint
 from headwater.storage.layout import view_layout
-from headwater.storage.scan import ManifestCache
+from headwater.storage.scan import ManifestCache, plan_scan
 from headwater.storage.view_tables import create_view_table, replace_view_table, view_table_schema
 from headwater.storage.writer import Target
 from headwater.streaming.correct import Corrector
 from headwater.streaming.late_keeper import LateKeeper
+from headwater.streaming.lateness import late_rules
 from headwater.streaming.offsets import Place, head_of
 from headwater.streaming.outbox import Append, Outbox
 from headwater.streaming.plan import Continuous, NotStreamed
@@ -106,6 +111,20 @@ class Keeper:
         finally:
             opened.close()
 
+    def too_early(self, plan: Continuous) -> NotStreamed | None:
+        """Why the records that are there cannot be read as a stream: its time begins in 1970, and what is older than
+        a window that is closed by then would be dropped."""
+        rules = late_rules(plan)
+        for each in plan.outline.streams:
+            if each.stream is None or each.table.name not in rules:
+                continue
+            topic = self._topics.load(each.table.name)
+            if plan_scan(
+                topic.table, topic.snapshot_id, _before_1970(topic, each.stream.event_time), self._cache
+            ).files:
+                return NotStreamed(f'"{topic.name}" has records of before 1970, where the time of a stream begins')
+        return None
+
     def build(self, plan: Continuous, texts: Texts, old: View | None) -> Progress:
         """Compute the view and make it, or let it take the place of `old`; readers see all of it or nothing."""
         generation = 1 if old is None else _generation(old) + 1
@@ -130,6 +149,8 @@ class Keeper:
         try:
             run.start(once=True)
             run.wait()
+            if not gathered.files and plan.layout.kind == "latest" and not plan.layout.keys:
+                gathered.files += self._of_nothing(plan, into)
             failpoint("stream.backfilled")
             position = self._position(plan, heads)
             properties = self._properties(plan, texts, position) | {P_STREAM: run.sink.progress.to_json()}
@@ -153,6 +174,20 @@ class Keeper:
             run.stop()
         failpoint("stream.created")
         return run.sink.progress
+
+    def _of_nothing(self, plan: Continuous, into: Target) -> list[DataFile]:
+        """The row that a total over no records has, until a batch emits another."""
+        from headwater.spark.gate_spark import isolated
+        from headwater.storage.read_spark import read_files
+        from headwater.storage.write_spark import write_frame
+
+        own = isolated(self._spark())
+        with ExitStack() as stack:
+            for each in plan.outline.inputs:
+                stack.enter_context(read_files(own, each.table, ())).createOrReplaceTempView(each.name)
+            rows = own.sql(plan.outline.batch)
+            hidden = (f"1 AS {SIGN}", f"FALSE AS {BASE}", f"CAST(-1 AS BIGINT) AS {EPOCH}")
+            return write_frame(rows.selectExpr("*", *hidden), into)
 
     def _swap(
         self,
@@ -250,7 +285,7 @@ class Keeper:
         if options.into_kafka:
             from headwater.streaming.into_kafka import KafkaOutlet
 
-            return Sender(KafkaOutlet(view, options.into_kafka), self._cache)
+            return Sender(KafkaOutlet(view), self._cache)
         return None
 
     def _open(self, plan: Continuous, files: Callable[[Place, Place], str]) -> Opened:
@@ -303,3 +338,8 @@ def _generation(view: View) -> int:
 def _hidden(plan: Continuous) -> list[tuple[str, str]]:
     epoch = [(EPOCH, "bigint")] if plan.layout.kind == "latest" else []
     return [*epoch, (SIGN, "int"), (BASE, "boolean")]
+
+
+def _before_1970(topic: Topic, column: str) -> BooleanExpression:
+    zone = "+00:00" if isinstance(topic.schema.find_field(column).field_type, TimestamptzType) else ""
+    return LessThan(Reference(column), f"1970-01-01T00:00:00{zone}")  # type: ignore

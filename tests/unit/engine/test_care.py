@@ -344,3 +344,13 @@ def test_a_service_takes_care_unless_it_is_told_not_to(tmp_path: Path, monkeypat
             assert time.monotonic() < until
             time.sleep(0.05)
     assert "headwater-care" not in {thread.name for thread in threading.enumerate()}, "closing ends it"
+
+
+def test_a_table_that_was_dropped_meanwhile_is_left_alone(lake: Lake) -> None:
+    filled(lake, 2)
+    subject = Subject(lake.topics.load("t"))
+    lake.sql("DROP TOPIC t")
+    done = lake.care.runner.run(subject, METADATA, Wanted(Asked(time.time()), "schedule"))
+    assert {(step.outcome, step.reason) for step in done} == {("skipped", "it was dropped")}
+    with pytest.raises(TopicNotFound):
+        lake.care.runner.run(subject, METADATA, Wanted(Asked(time.time()), alone=True))

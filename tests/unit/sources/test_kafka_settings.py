@@ -48,7 +48,7 @@ def test_settings_that_a_stream_may_not_make(name: str) -> None:
 def test_a_variable_that_is_not_set() -> None:
     with pytest.raises(InvalidOption) as refused:
         consumer_settings(stream(("sasl.password", "env:NOT_SET")), {})
-    assert refused.value.detail == 'The environment variable "NOT_SET" is not set in the process that runs the stream.'
+    assert refused.value.detail == '"env:NOT_SET" is not set in the environment of the process that runs the stream.'
 
 
 @pytest.mark.parametrize(

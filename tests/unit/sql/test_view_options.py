@@ -192,3 +192,18 @@ def test_results_go_to_one_place() -> None:
     with pytest.raises(InvalidOption, match="contradict"):
         change_view_options(topic, {"into_kafka": "k:1/t"})
     assert change_view_options(topic, {"into_kafka": "k:1/t", "into_topic": ""}).into_kafka == "k:1/t"
+
+
+def test_settings_of_a_client_need_one() -> None:
+    settings = "security.protocol=SASL_SSL, sasl.password=env:KAFKA_PASSWORD"
+    with pytest.raises(InvalidOption, match='option "kafka_options" has no effect without "into_kafka"') as caught:
+        parse_view_options({"refresh": "continuous", "kafka_options": settings})
+    assert caught.value.data["option"] == "kafka_options"
+    sent = parse_view_options({"refresh": "continuous", "into_kafka": "k:1/t", "kafka_options": settings})
+    assert sent.kafka_options == (("security.protocol", "SASL_SSL"), ("sasl.password", "env:KAFKA_PASSWORD"))
+    assert parse_view_options(render_view_options(sent)) == sent
+    with pytest.raises(InvalidOption, match="kafka_options"):
+        change_view_options(sent, {"into_kafka": ""})
+    with pytest.raises(InvalidOption, match="kafka_options") as secret:
+        parse_view_options({"refresh": "continuous", "into_kafka": "k:1/t", "kafka_options": "sasl.password=x"})
+    assert "is a secret" in str(secret.value.detail)

@@ -1,0 +1,234 @@
+"""Rows of a view in a real Kafka topic: each once for whoever reads what is committed, whatever ends in between."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from headwater.catalog.view_layout import Layout
+from headwater.engine import Lake
+from headwater.errors import InvalidOption, Unavailable
+from headwater.spark.session import SparkEngine
+from headwater.streaming import into_kafka
+from headwater.streaming.into_kafka import KafkaOutlet
+from headwater.types import ViewDefinition, ViewOptions
+
+pytestmark = pytest.mark.slow
+
+Message = tuple[dict[str, Any] | None, dict[str, Any]]
+_numbers = count()
+
+
+class Seen:
+    """What a view is for an outlet."""
+
+    def __init__(self, into: str, *pairs: tuple[str, str]) -> None:
+        self.id = f"view-{next(_numbers)}-{time.time_ns()}"
+        self.name = "v"
+        self.layout = Layout("latest", (("k", "bigint", "k"), ("n", "bigint", "n")), ("k",)).to_json()
+        options = ViewOptions(mode="continuous", into_kafka=into, kafka_options=pairs)
+        self.definition = ViewDefinition("v", "SELECT 1", options)
+
+
+@pytest.fixture
+def topic(kafka: Any) -> str:
+    return str(kafka.create_topic(f"sent-{next(_numbers)}-{time.time_ns()}", 2))
+
+
+@pytest.fixture
+def view(kafka: Any, topic: str) -> Any:
+    return Seen(f"{kafka.bootstrap}/{topic}")
+
+
+def messages(kafka: Any, topic: str, isolation: str = "read_committed") -> list[Message]:
+    """Keys and values of all partitions up to their ends, in the order of their keys and their arrival."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": "a-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(2)])
+    found: list[Message] = []
+    ended = 0
+    while ended < 2:
+        message = consumer.poll(10)
+        assert message is not None, "Kafka does not answer"
+        if message.error():
+            ended += 1
+        else:
+            key, value = message.key(), message.value()
+            found.append((json.loads(key) if key else None, json.loads(value or b"null")))
+    consumer.close()
+    return sorted(found, key=lambda each: json.dumps(each[0]))
+
+
+def rows(*pairs: tuple[int, int]) -> pa.Table:
+    return pa.table({"k": [k for k, _ in pairs], "n": [n for _, n in pairs]})
+
+
+def told(*pairs: tuple[int, int]) -> list[Message]:
+    return [({"k": k}, {"k": k, "n": n}) for k, n in pairs]
+
+
+def test_parts_are_sent_once_by_whoever_sends_them(kafka: Any, topic: str, view: Any) -> None:
+    outlet = KafkaOutlet(view)
+    assert outlet.sent is None
+    outlet.send((1, 0, 0), rows((1, 10), (2, 20)))
+    outlet.send((1, 0, 1), rows((3, 30)))
+    outlet.send((1, 0, 0), rows((1, 10), (2, 20)))
+    assert outlet.sent == (1, 0, 1)
+    again = KafkaOutlet(view)  # another process, after a crash
+    assert again.sent == (1, 0, 1)
+    again.send((1, 0, 1), rows((3, 30)))
+    again.send((1, 7, 0), rows((4, 40)))
+    again.send((2, 0, 0), rows((5, 50)))  # of a query that replaced the first
+    assert KafkaOutlet(view).sent == (2, 0, 0)
+    assert messages(kafka, topic) == told((1, 10), (2, 20), (3, 30), (4, 40), (5, 50))
+
+
+def test_what_a_dead_process_left_is_taken_back(kafka: Any, topic: str, view: Any) -> None:
+    """It died between its rows and its commit: its rows are in Kafka, and no reader sees them."""
+    dead = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"headwater-{view.id}"})
+    dead.init_transactions(30)
+    dead.begin_transaction()
+    dead.produce(topic, b'{"k": 1, "n": 10}', b'{"k": 1}')
+    assert dead.flush(30) == 0
+    outlet = KafkaOutlet(view)
+    assert outlet.sent is None
+    outlet.send((1, 0, 0), rows((1, 10)))
+    assert messages(kafka, topic) == told((1, 10))
+    assert len(messages(kafka, topic, "read_uncommitted")) == 2
+
+
+def test_one_that_was_replaced_sends_nothing(kafka: Any, topic: str, view: Any) -> None:
+    slow = KafkaOutlet(view)
+    slow.send((1, 0, 0), rows((1, 10)))
+    KafkaOutlet(view).send((1, 1, 0), rows((2, 20)))
+    with pytest.raises(Unavailable, match="does not take rows"):
+        slow.send((1, 1, 0), rows((2, 20)))
+    slow.send((1, 1, 0), rows((2, 20)))  # tried again, it looks what was sent
+    assert messages(kafka, topic) == told((1, 10), (2, 20))
+
+
+def test_a_broker_that_restarts(kafka: Any, topic: str, view: Any) -> None:
+    outlet = KafkaOutlet(view)
+    outlet.send((1, 0, 0), rows((1, 10)))
+    kafka.restart(kill=True)
+    until = time.monotonic() + 60
+    while True:
+        try:
+            outlet.send((1, 1, 0), rows((2, 20)))
+            break
+        except Unavailable:  # as a stream does, which tries again
+            assert time.monotonic() < until
+    assert messages(kafka, topic) == told((1, 10), (2, 20))
+
+
+def test_a_call_that_does_not_end_is_given_up(
+    kafka: Any, topic: str, view: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that outlives its broker, and did not hear of it, waits for the coordinator that it knew."""
+    monkeypatch.setattr(KafkaOutlet, "_heard", lambda *_: None)
+    outlet = KafkaOutlet(view)
+    outlet.send((1, 0, 0), rows((1, 10)))
+    kafka.restart(kill=True)
+    monkeypatch.setattr(into_kafka, "TIMEOUT", 3.0)
+    until = time.monotonic() + 60
+    while outlet.sent != (1, 1, 0):
+        with suppress(Unavailable):
+            outlet.send((1, 1, 0), rows((2, 20)))
+        assert time.monotonic() < until
+    assert messages(kafka, topic) == told((1, 10), (2, 20))
+
+
+def test_brokers_that_are_not_there(view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(into_kafka, "TIMEOUT", 1.0)
+    with pytest.raises(Unavailable, match='Kafka topic "t" does not take rows'):
+        _ = KafkaOutlet(Seen("127.0.0.1:1/t")).sent  # type: ignore[arg-type]
+
+
+def test_settings_of_the_client(kafka: Any, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    into = f"{kafka.bootstrap}/{topic}"
+    with pytest.raises(InvalidOption, match=r'"ssl\.key\.password" in kafka_options') as refused:
+        _ = KafkaOutlet(Seen(into, ("ssl.key.password", "env:KAFKA_NOT_SET"))).sent  # type: ignore[arg-type]
+    assert (
+        refused.value.detail == '"env:KAFKA_NOT_SET" is not set in the environment of the process that keeps the view.'
+    )
+    monkeypatch.setenv("KAFKA_CODEC", "zstd")
+    KafkaOutlet(Seen(into, ("compression.type", "env:KAFKA_CODEC"))).send((1, 0, 0), rows((1, 1)))  # type: ignore[arg-type]
+    assert messages(kafka, topic) == told((1, 1))
+    with pytest.raises(Unavailable, match="does not take rows") as refused_by_client:
+        _ = KafkaOutlet(Seen(into, ("no.such.setting", "1"))).sent  # type: ignore[arg-type]
+    assert "no.such.setting" in str(refused_by_client.value.detail)
+
+
+# -- whole views ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def service(spark: Any, spark_lake: Path, kafka: Any) -> Iterator[Lake]:
+    """A lake whose loops run, and whose topics may have their log in Kafka."""
+    open_lake = Lake.open if (spark_lake / "headwater.toml").exists() else Lake.init
+    with open_lake(spark_lake, maintenance=False, kafka_bootstrap_servers=kafka.bootstrap) as running:
+        running._spark = SparkEngine(lambda: spark, stop=lambda _: None)
+        running.start_background()
+        yield running
+
+
+@pytest.mark.spark
+def test_from_kafka_to_kafka_through_a_log_in_kafka(service: Lake, kafka: Any, topic: str) -> None:
+    """A connector fills a topic whose log is in Kafka, and a continuous view of it sends every change on, once."""
+    source = kafka.create_topic(f"source-{time.time_ns()}", 2)
+    service.sql(
+        "CREATE STREAM from_kafka (page STRING, at TIMESTAMP) WITH (connector = 'kafka', "
+        f"bootstrap_servers = '{kafka.bootstrap}', kafka_topic = '{source}', timestamp_field = 'at', log = 'kafka')"
+    )
+    service.sql(
+        "CREATE MATERIALIZED VIEW visits AS SELECT page, count(*) AS n FROM from_kafka GROUP BY page "
+        f"EMIT CHANGES INTO KAFKA '{kafka.bootstrap}/{topic}' "
+        "WITH (refresh = 'continuous', kafka_options = 'compression.type=lz4')"
+    )
+    try:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        for number in range(1, 61):
+            value = json.dumps({"page": f"p{number % 3}", "at": "2026-01-01T10:00:00Z"})
+            producer.produce(source, value, partition=number % 2)
+            if number % 20 == 0:
+                assert producer.flush(30) == 0
+                wait_for(lambda number=number: sum(newest(kafka, topic).values()) == number)
+        assert newest(kafka, topic) == {"p0": 20, "p1": 20, "p2": 20}
+        assert {row["page"]: row["n"] for row in service.sql("SELECT * FROM visits").rows()} == newest(kafka, topic)
+        for page in ("p0", "p1", "p2"):
+            sent = [value["n"] for key, value in messages(kafka, topic) if key == {"page": page}]
+            assert sent == sorted(set(sent))  # no change is sent twice
+        assert service.sql("VERIFY MATERIALIZED VIEW visits").rows()[0]["equal"]
+        (shown,) = service.sql("SELECT count(*) AS n FROM from_kafka").rows()
+        assert shown["n"] == 60
+    finally:
+        service.sql("DROP MATERIALIZED VIEW visits")
+        service.sql("DROP STREAM from_kafka")
+        service.sql("DROP TOPIC from_kafka")
+
+
+def newest(kafka: Any, topic: str) -> dict[str, int]:
+    return {value["page"]: value["n"] for _, value in messages(kafka, topic)}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.2)
