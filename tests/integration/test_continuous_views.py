@@ -502,6 +502,8 @@ def test_a_service_follows_stops_starts_and_waits(streams: Streams, service: Lak
     streams.put((20, "c1", 1, 1), flush=False)
     service.sql(f"REFRESH MATERIALIZED VIEW {good}")
     assert has("good", ("c0", 1), ("c1", 2))(), "it waits until what was acknowledged is there"
+    streams.lake.sql(f"ALTER MATERIALIZED VIEW {good} SET (trigger = '10 ms')")  # by another process
+    wait_for(lambda: state(good).state == "running" and state(good).started_at not in (None, now.started_at))
 
     seen = ((1,), (2,), (20,))
     wait_for(has("bad", *seen))

@@ -47,7 +47,10 @@ class ViewJob:
     def _is_mine(self) -> bool:
         if not self._views.exists(self.name):
             return False
-        found = progress_of(self._views.load(self.name).table.metadata.properties)
+        view = self._views.load(self.name)
+        if _runs_by(view) != _runs_by(self._view):
+            return False  # it is started again, by what was altered
+        found = progress_of(view.table.metadata.properties)
         return found is not None and self._run is not None and found.folder == self._run.sink.progress.folder
 
     @property
@@ -63,3 +66,8 @@ class ViewJob:
     def progress(self) -> Progress | None:
         """As of the last batch, which need not be in the table yet."""
         return self._run.sink.progress if self._run is not None else None
+
+
+def _runs_by(view: View) -> tuple[object, ...]:
+    """The options that a run keeps to from its start."""
+    return view.definition.options.trigger, view.definition.options.kafka_options
