@@ -56,7 +56,7 @@ check: lint types contracts ## lint, types and import contracts
 docs: $(VENV)/.installed ## regenerate docs/reference from the code
 	@$(BIN)/python -m tools.reference
 
-bench: setup ## a benchmark: make bench NAME=produce|ingest|query|refresh|view-read|shared-scan|care|streaming|kafka
+bench: setup ## a benchmark: make bench NAME=produce|ingest|query|refresh|view-read|shared-scan|care|streaming|kafka|start
 	@$(UV) pip install --quiet --python $(BIN)/python -r requirements-bench.lock
 	@$(BIN)/python -m bench.$(subst -,_,$(NAME)) $(ARGS)
 

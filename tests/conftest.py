@@ -38,6 +38,9 @@ def spark_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def spark_engine(spark_jars: tuple[Path, ...], spark_lake: Path) -> Iterator[Any]:
     """The holder of the shared session. Tests that end JVMs start their own in a process of their own."""
+    from headwater.config import default_cache
+    from headwater.spark.archive import archive_file, reading
+    from headwater.spark.java import find_java
     from headwater.spark.session import SparkEngine, SparkSettings, start
 
     settings = SparkSettings(
@@ -45,6 +48,7 @@ def spark_engine(spark_jars: tuple[Path, ...], spark_lake: Path) -> Iterator[Any
         catalog_uri=f"jdbc:sqlite:file:{spark_lake / 'catalog.db'}?busy_timeout=30000&journal_mode=WAL",
         scratch=spark_lake / "scratch",
         master="local[2]",
+        jvm=reading(archive_file(default_cache(), find_java(), spark_jars)),
     )
     engine = SparkEngine(lambda: start(settings, spark_jars))
     yield engine

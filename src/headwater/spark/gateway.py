@@ -77,15 +77,15 @@ def is_alive(session: SparkSession) -> bool:
         return False
 
 
-def end(session: SparkSession) -> None:
-    """Stop the session and end its JVM, whatever state they are in."""
+def end(session: SparkSession, timeout: float = STOP_TIMEOUT) -> None:
+    """Stop the session and end its JVM, whatever state they are in; one that takes longer to end is killed."""
     context = session.sparkContext
     with _quiet_py4j():
         if not is_alive(session):
             context._jsc = None  # what is left to stop is on this side
         with suppress(Exception):
             context.stop()
-        _end_jvm(context._gateway)
+        _end_jvm(context._gateway, timeout)
     _forget()
 
 
@@ -109,7 +109,7 @@ def _session(conf: Mapping[str, str], gateway: Any) -> SparkSession:
     return SparkSession(context)
 
 
-def _end_jvm(gateway: Any) -> None:
+def _end_jvm(gateway: Any, timeout: float = STOP_TIMEOUT) -> None:
     if gateway is None:
         return
     with suppress(Exception):
@@ -121,7 +121,7 @@ def _end_jvm(gateway: Any) -> None:
         if process.stdin:
             process.stdin.close()
     try:
-        process.wait(STOP_TIMEOUT)
+        process.wait(timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -30,7 +30,8 @@ class SparkSettings:
     """What a session depends on.
 
     `catalog_uri` is a JDBC URI; `preload` names modules that tasks import; `sockets` is a folder with a short path, by
-    which local workers are reached (over TCP without it, which costs every job about 40 ms).
+    which local workers are reached (over TCP without it, which costs every job about 40 ms); `jvm` are further options
+    of the driver's.
     """
 
     warehouse: str
@@ -41,6 +42,7 @@ class SparkSettings:
     shuffle_partitions: int = 4
     preload: tuple[str, ...] = PRELOAD
     sockets: Path | None = None
+    jvm: tuple[str, ...] = ()
     extra: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -73,6 +75,7 @@ def _process_conf(settings: SparkSettings, jars: Sequence[Path]) -> dict[str, st
                 f"-Dheadwater.log={scratch}/spark.log",
                 f"-Dlog4j2.configurationFile={LOG4J.as_uri()}",
                 "-XX:+ExitOnOutOfMemoryError",
+                *settings.jvm,
             )
         ),
         "spark.local.dir": scratch,
@@ -173,12 +176,12 @@ def start(settings: SparkSettings, jars: Sequence[Path]) -> SparkSession:
     return session
 
 
-def stop(session: SparkSession) -> None:
+def stop(session: SparkSession, timeout: float = 15.0) -> None:
     """Stop the session, end its JVM and remove its scratch folder; safe when the JVM has already died."""
     from headwater.spark.gateway import end
 
     own: Claim | None = vars(session.sparkContext._gateway).get("claim")
-    end(session)
+    end(session, timeout)
     if own:
         own.release()
 
