@@ -20,7 +20,7 @@ import pytest
 import headwater
 from headwater.engine import Lake
 from headwater.errors import HeadwaterError
-from headwater.serving.encode import json_rows
+from headwater.storage.encode import json_rows
 from headwater.topics import ingest
 
 FOLDER = Path(__file__).parent

@@ -6,6 +6,8 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
+from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,14 @@ def test_parts_are_sent_once_by_whoever_sends_them(kafka: Any, topic: str, view:
     again.send((2, 0, 0), rows((5, 50)))  # of a query that replaced the first
     assert KafkaOutlet(view).sent == (2, 0, 0)
     assert messages(kafka, topic) == told((1, 10), (2, 20), (3, 30), (4, 40), (5, 50))
+
+
+def test_values_are_json_as_everywhere(kafka: Any, topic: str, view: Any) -> None:
+    moment = datetime(2026, 1, 1, 10, tzinfo=UTC)
+    values = {"k": [1], "at": [moment], "d": [Decimal("1.50")], "raw": [b"\x00\xff"], "f": [float("nan")], "s": ["ä\n"]}
+    KafkaOutlet(view).send((1, 0, 0), pa.table(values))
+    ((_, sent),) = messages(kafka, topic)
+    assert sent == {"k": 1, "at": "2026-01-01T10:00:00Z", "d": "1.50", "raw": "AP8=", "f": "NaN", "s": "ä\n"}
 
 
 def test_what_a_dead_process_left_is_taken_back(kafka: Any, topic: str, view: Any) -> None:

@@ -21,7 +21,6 @@ from headwater.api.spool import Spool
 from headwater.api.state import Shared, State
 from headwater.api.streams import ArrowEncoder, Encoder, NdjsonEncoder, Outbound, Streamed, pieces
 from headwater.errors import NotAcceptable, QueryNotFound, StatementNotAllowed
-from headwater.serving.encode import json_rows
 from headwater.sql.parse import parse
 from headwater.sql.statements import (
     AlterStream,
@@ -52,6 +51,7 @@ from headwater.sql.statements import (
     VerifyView,
 )
 from headwater.sql.statements import Query as QueryStatement
+from headwater.storage.encode import json_rows
 
 router = APIRouter(prefix="/api/v1", tags=["queries"])
 

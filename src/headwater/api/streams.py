@@ -14,8 +14,8 @@ import pyarrow as pa
 from headwater.api.problems import problem, unexpected_error
 from headwater.api.spool import slices
 from headwater.errors import HeadwaterError, QueryCancelled, ResultTooLarge
-from headwater.serving.encode import to_json_lines
 from headwater.serving.result import Result
+from headwater.storage.encode import to_json_lines
 
 T = TypeVar("T")
 

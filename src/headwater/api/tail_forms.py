@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from headwater.api.records import ARROW, NDJSON
 from headwater.api.tails import Encoder
-from headwater.serving.encode import to_json_lines
 from headwater.serving.tailing import Page
+from headwater.storage.encode import to_json_lines
 
 EVENTS = "text/event-stream"
 RETRY = 1000

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from headwater.cli.screen import Screen, counted, timed
 from headwater.cli.table import Cell, Column, column, lay_out, render
 from headwater.errors import InvalidInput, ResultTooLarge
-from headwater.serving.encode import joined_bytes, json_texts, json_values, plain_texts, to_json_lines, unique_names
+from headwater.storage.encode import joined_bytes, json_texts, json_values, plain_texts, to_json_lines, unique_names
 
 if TYPE_CHECKING:
     from headwater.serving.result import Result

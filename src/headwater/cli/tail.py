@@ -92,7 +92,7 @@ def _printer(screen: Screen) -> Any:
         return LiveTable(screen).print
 
     def lines(batch: pa.RecordBatch) -> None:
-        from headwater.serving.encode import to_json_lines
+        from headwater.storage.encode import to_json_lines
 
         screen.write_bytes(to_json_lines(batch))
 

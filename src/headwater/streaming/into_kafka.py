@@ -8,11 +8,10 @@ every row once, whatever died in between.
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -21,6 +20,7 @@ from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import View
 from headwater.errors import InvalidOption, Unavailable
 from headwater.sql.kafka_texts import resolved, split_target
+from headwater.storage.encode import json_lines
 from headwater.streaming.outbox import At
 
 TIMEOUT = 30.0
@@ -51,8 +51,7 @@ class KafkaOutlet:
             return
         try:
             producer.begin_transaction()
-            for row in rows.to_pylist():
-                self._produce(producer, row)
+            self._produce(producer, rows)
             note = [TopicPartition(self._topic, 0, _packed(at))]
             _within(TIMEOUT, lambda: producer.send_offsets_to_transaction(note, group, TIMEOUT))
             producer.commit_transaction(TIMEOUT)
@@ -62,14 +61,15 @@ class KafkaOutlet:
             raise self._unavailable(failed) from failed
         self._sent = at
 
-    def _produce(self, producer: Producer, row: dict[str, Any]) -> None:
-        key = json.dumps({name: row[name] for name in self._keys}, default=str) if self._keys else None
-        while True:
-            try:
-                producer.produce(self._topic, json.dumps(row, default=str), key)
-                return
-            except BufferError:  # as many as fit are on their way
-                producer.poll(0.1)
+    def _produce(self, producer: Producer, rows: pa.Table) -> None:
+        keys = json_lines(rows.select(list(self._keys))) if self._keys else itertools.repeat(None)
+        for key, value in zip(keys, json_lines(rows), strict=False):
+            while True:
+                try:
+                    producer.produce(self._topic, value, key)
+                    break
+                except BufferError:  # as many as fit are on their way
+                    producer.poll(0.1)
 
     def _opened(self) -> tuple[Producer, object]:
         """A producer and its group. The producer before it cannot send from here on, so `sent` stays true."""
@@ -79,7 +79,7 @@ class KafkaOutlet:
             ours = {"bootstrap.servers": self._servers, "client.id": "headwater", "log_level": 2}
             settings = {**self._settings(), **ours, "error_cb": self._heard}
             try:
-                producer = Producer({**settings, "transactional.id": self._group, "linger.ms": 5})
+                producer = Producer({"linger.ms": 5, **settings, "transactional.id": self._group})
                 producer.init_transactions(TIMEOUT)
                 consumer = Consumer({**settings, "group.id": self._group, "enable.auto.commit": False})
                 try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
+from headwater.storage.encode import json_lines
 from headwater.storage.view_tables import stored_type
 from headwater.streaming.late_rows import Late
 from headwater.types import CORRECTIONS_SUFFIX, LATE_SUFFIX, OFFSET, SYSTEM_COLUMNS, TopicDefinition, TopicOptions
@@ -35,10 +35,8 @@ def late_table(late: Late, epoch: int, watermark_ms: int) -> pa.Table:
     """Late records as rows of that topic."""
     count = late.rows.num_rows
     moment = pa.timestamp("us", "UTC")
-    records = [
-        json.dumps({name: value for name, value in row.items() if name not in SYSTEM_COLUMNS}, default=str)
-        for row in late.rows.to_pylist()
-    ]
+    own = late.rows.select([name for name in late.rows.column_names if name not in SYSTEM_COLUMNS])
+    records = [line.decode() for line in json_lines(own)]
     return pa.table(
         {
             "topic": pa.array([late.topic] * count, pa.string()),

@@ -57,9 +57,8 @@ def test_it_is_whole_or_not_there(tmp_path: Path) -> None:
         make_archive(file, fails)
     make_archive(file, lambda _: None)  # a JVM that makes none
     assert list(file.parent.iterdir()) == []
-    make_archive(file, lambda written: None if written.write_text("whole") else None)
+    make_archive(file, Path.touch)
     assert [each.name for each in file.parent.iterdir()] == ["a.jsa"]
-    assert file.read_text() == "whole"
 
 
 def test_old_ones_go(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Result batches as JSON: the one encoding that the HTTP API and the command line share.
+"""Rows as JSON: the one encoding that the HTTP API, the command line and what is sent on share.
 
 Every value is valid JSON and loses nothing: decimals and binary values are texts, because JSON numbers are read as
 doubles; NaN and the infinities are texts, because JSON has no such numbers. Lines are put together column by column
@@ -56,6 +56,12 @@ def to_json_lines(batch: pa.RecordBatch) -> bytes:
     for place, (key, column) in enumerate(zip(keys, batch.columns, strict=True)):
         pieces += [("," if place else "{") + key, json_texts(column)]
     return joined_bytes([*pieces, "}\n"])
+
+
+def json_lines(rows: pa.Table) -> Iterator[bytes]:
+    """Each row as one JSON object."""
+    for batch in rows.to_batches(max_chunksize=10_000):
+        yield from to_json_lines(batch).splitlines()
 
 
 def joined_bytes(pieces: Sequence[pa.Array | str]) -> bytes:

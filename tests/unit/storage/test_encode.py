@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.serving.encode import json_rows, to_json_lines, unique_names
+from headwater.storage.encode import json_rows, to_json_lines, unique_names
 
 UTC = dt.UTC
 DAY = dt.datetime(2024, 2, 29, 12, 30, 5)
@@ -117,7 +117,7 @@ def test_strings_that_are_not_utf8_are_replaced_not_passed_on() -> None:
 
 
 def test_large_batches_are_made_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwater.serving.encode.SLICE_BYTES", 100)
+    monkeypatch.setattr("headwater.storage.encode.SLICE_BYTES", 100)
     batch = pa.RecordBatch.from_arrays([pa.array(range(1000))], names=["x"])
     assert [strict(line)["x"] for line in to_json_lines(batch).splitlines()] == list(range(1000))
 
