@@ -45,3 +45,13 @@ def remote(url: str) -> Iterator[RemoteLake]:
 def http(url: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"{url}/api/v1", timeout=120, trust_env=False) as client:
         yield client
+
+
+@pytest.fixture
+def kafka_service(spark: Any, spark_lake: Path, kafka: Any) -> Iterator[Lake]:
+    """A lake whose loops run, and whose topics may have their log in Kafka."""
+    open_lake = Lake.open if (spark_lake / "headwater.toml").exists() else Lake.init
+    with open_lake(spark_lake, maintenance=False, kafka_bootstrap_servers=kafka.bootstrap) as running:
+        running._spark = SparkEngine(lambda: spark, stop=lambda _: None)
+        running.start_background()
+        yield running

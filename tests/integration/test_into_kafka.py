@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +18,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from headwater.catalog.view_layout import Layout
 from headwater.engine import Lake
 from headwater.errors import InvalidOption, Unavailable
-from headwater.spark.session import SparkEngine
 from headwater.streaming import into_kafka
 from headwater.streaming.into_kafka import KafkaOutlet
 from headwater.types import ViewDefinition, ViewOptions
@@ -188,25 +186,15 @@ def test_settings_of_the_client(kafka: Any, topic: str, monkeypatch: pytest.Monk
 # -- whole views ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def service(spark: Any, spark_lake: Path, kafka: Any) -> Iterator[Lake]:
-    """A lake whose loops run, and whose topics may have their log in Kafka."""
-    open_lake = Lake.open if (spark_lake / "headwater.toml").exists() else Lake.init
-    with open_lake(spark_lake, maintenance=False, kafka_bootstrap_servers=kafka.bootstrap) as running:
-        running._spark = SparkEngine(lambda: spark, stop=lambda _: None)
-        running.start_background()
-        yield running
-
-
 @pytest.mark.spark
-def test_from_kafka_to_kafka_through_a_log_in_kafka(service: Lake, kafka: Any, topic: str) -> None:
+def test_from_kafka_to_kafka_through_a_log_in_kafka(kafka_service: Lake, kafka: Any, topic: str) -> None:
     """A connector fills a topic whose log is in Kafka, and a continuous view of it sends every change on, once."""
     source = kafka.create_topic(f"source-{time.time_ns()}", 2)
-    service.sql(
+    kafka_service.sql(
         "CREATE STREAM from_kafka (page STRING, at TIMESTAMP) WITH (connector = 'kafka', "
         f"bootstrap_servers = '{kafka.bootstrap}', kafka_topic = '{source}', timestamp_field = 'at', log = 'kafka')"
     )
-    service.sql(
+    kafka_service.sql(
         "CREATE MATERIALIZED VIEW visits AS SELECT page, count(*) AS n FROM from_kafka GROUP BY page "
         f"EMIT CHANGES INTO KAFKA '{kafka.bootstrap}/{topic}' "
         "WITH (refresh = 'continuous', kafka_options = 'compression.type=lz4')"
@@ -220,17 +208,19 @@ def test_from_kafka_to_kafka_through_a_log_in_kafka(service: Lake, kafka: Any, t
                 assert producer.flush(30) == 0
                 wait_for(lambda number=number: sum(newest(kafka, topic).values()) == number)
         assert newest(kafka, topic) == {"p0": 20, "p1": 20, "p2": 20}
-        assert {row["page"]: row["n"] for row in service.sql("SELECT * FROM visits").rows()} == newest(kafka, topic)
+        assert {row["page"]: row["n"] for row in kafka_service.sql("SELECT * FROM visits").rows()} == newest(
+            kafka, topic
+        )
         for page in ("p0", "p1", "p2"):
             sent = [value["n"] for key, value in messages(kafka, topic) if key == {"page": page}]
             assert sent == sorted(set(sent))  # no change is sent twice
-        assert service.sql("VERIFY MATERIALIZED VIEW visits").rows()[0]["equal"]
-        (shown,) = service.sql("SELECT count(*) AS n FROM from_kafka").rows()
+        assert kafka_service.sql("VERIFY MATERIALIZED VIEW visits").rows()[0]["equal"]
+        (shown,) = kafka_service.sql("SELECT count(*) AS n FROM from_kafka").rows()
         assert shown["n"] == 60
     finally:
-        service.sql("DROP MATERIALIZED VIEW visits")
-        service.sql("DROP STREAM from_kafka")
-        service.sql("DROP TOPIC from_kafka")
+        kafka_service.sql("DROP MATERIALIZED VIEW visits")
+        kafka_service.sql("DROP STREAM from_kafka")
+        kafka_service.sql("DROP TOPIC from_kafka")
 
 
 def newest(kafka: Any, topic: str) -> dict[str, int]:
