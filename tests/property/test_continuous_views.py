@@ -7,6 +7,7 @@ HEADWATER_STREAM_WORLDS says how many worlds of each kind are run, HEADWATER_STR
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -164,7 +165,7 @@ def test_beyond_the_bound_every_record_is_in_its_window_or_late(lake: Lake, seed
         world.check(changed)
     late = late_ids(world, 30.0, 30.0)
     said = lake.sql(f"SELECT record FROM {kept}__late ORDER BY record_offset").rows()
-    assert [int(row["record"].partition('"id": ')[2].partition(",")[0]) for row in said] == late
+    assert [json.loads(row["record"])["id"] for row in said] == late
     ends = {id: at // 30 * 30 + 30 for batch in world.batches for id, _, at in batch}
     settled = [id for id, end in ends.items() if end <= world.watermark() and id not in late]
     told = lake.sql(f"SELECT sum(n) AS n, sum(i) AS i FROM {kept}").rows()[0]
