@@ -70,11 +70,11 @@ class Shell:
 
     def _statements(self, text: str) -> None:
         from headwater.sql.parse import parse_script
-        from headwater.sql.statements import CreateTopic, CreateView, DropTopic, DropView
+        from headwater.sql.statements import CreateStream, CreateTopic, CreateView, DropStream, DropTopic, DropView
 
         for statement in parse_script(text):
             self._statement(statement)
-            if isinstance(statement, CreateTopic | DropTopic | CreateView | DropView):
+            if isinstance(statement, CreateTopic | DropTopic | CreateView | DropView | CreateStream | DropStream):
                 self.completer.forget()
 
     def _statement(self, statement: Statement) -> None:

@@ -88,23 +88,15 @@ def _results(session: Session, statements: tuple[Statement, ...], cancel: Cancel
 def show(session: Session, statement: Statement, cancel: Cancel) -> None:
     """Run one statement and print what it answers, as a person wants to see it."""
     from headwater.cli.formats import SHOWN_ROWS, say_written, write_result
-    from headwater.sql.statements import (
-        AlterView,
-        CreateTopic,
-        CreateView,
-        DropTopic,
-        DropView,
-        Explain,
-        ExplainCreateView,
-        ExplainRefresh,
-    )
+    from headwater.serving.result import DONE
+    from headwater.sql.statements import Explain, ExplainCreateView, ExplainRefresh, Query
 
     started = time.perf_counter()
     screen = session.screen
     result = session.lake.execute(statement, cancel)
     for notice in result.notices:
         screen.note(f"note: {notice}")
-    if isinstance(statement, CreateTopic | DropTopic | CreateView | DropView | AlterView):
+    if result.schema.equals(DONE) and not isinstance(statement, Query):
         screen.write("".join(f"{row['status']}\n" for row in result.rows()))
     elif isinstance(statement, Explain | ExplainRefresh | ExplainCreateView):
         screen.write("".join(f"{row['plan']}\n" for row in result.rows()))

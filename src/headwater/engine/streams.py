@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, assert_never
 
 from headwater.catalog.progress import progress_of
@@ -266,11 +267,14 @@ class StreamRoom:
                 )
 
     def _found(self, name: str) -> View | Stream:
-        if (found := self._names().get(name)) is not None:
+        names = self._names()
+        if (found := names.get(name)) is not None:
             return found
         if self._views.exists(name) or self._streams.find(name) is not None:
             raise InvalidStatement(f'"{name}" does not run', detail="Continuous views and streams with a connector do.")
-        raise StreamNotFound(f'there is no continuous view or stream "{name}"', hint="`SHOW STREAM STATUS` lists them.")
+        near = get_close_matches(name, names, n=1)
+        hint = f'Did you mean "{near[0]}"?' if near else "`SHOW STREAM STATUS` lists them."
+        raise StreamNotFound(f'there is no continuous view or stream "{name}"', hint=hint)
 
     # -- status ---------------------------------------------------------------------------------------------------
 
