@@ -23,6 +23,7 @@ import headwater
 from bench.report import Report, timed
 from headwater.engine import Lake
 from headwater.sources.kafka import KafkaConnector
+from headwater.sources.kafka_settings import consumer_settings
 from headwater.types import StreamDefinition, StreamOptions
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -51,9 +52,14 @@ def fill(broker: Broker, name: str, messages: int) -> None:
     producer.flush()
 
 
+def stream(broker: Broker, name: str, topic: str) -> StreamDefinition:
+    options = StreamOptions(connector="kafka", bootstrap_servers=broker.bootstrap, kafka_topic=name)
+    return StreamDefinition(topic, None, options)
+
+
 def read(broker: Broker, name: str, messages: int) -> None:
-    """All messages, and nothing done with them."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reads", "enable.auto.commit": False})
+    """All messages, with the connector's settings, and nothing done with them."""
+    consumer = Consumer(consumer_settings(stream(broker, name, "any"), {}))
     consumer.assign([TopicPartition(name, number, 0) for number in range(2)])
     left = messages
     while left > 0:
@@ -63,8 +69,7 @@ def read(broker: Broker, name: str, messages: int) -> None:
 
 def connect(broker: Broker, lake: Lake, name: str, topic: str, messages: int) -> None:
     lake.sql(f"CREATE TOPIC {topic} ({COLUMNS})")
-    options = StreamOptions(connector="kafka", bootstrap_servers=broker.bootstrap, kafka_topic=name)
-    connector = KafkaConnector(StreamDefinition(topic, None, options), lake.topics, lake.log, lake._intake.store)
+    connector = KafkaConnector(stream(broker, name, topic), lake.topics, lake.log, lake._intake.store)
     try:
         while connector.status().messages < messages:
             connector.poll_once()
