@@ -93,8 +93,8 @@ def test_ctrl_c_reaches_python_and_not_the_jvm(tmp_path: Path, spark_jars: tuple
     body = """
 held = engine(folder, jars)
 jobs = held.session.sparkContext
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(120)
 except KeyboardInterrupt:
     print(held.session.range(7).count(), held.session.sparkContext is jobs, flush=True)

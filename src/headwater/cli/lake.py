@@ -114,7 +114,8 @@ def _prepare(archive: Path, screen: Screen) -> None:
 
     screen.note("setup: starting Spark once, to have it start quickly later (about half a minute)")
     try:
-        make_archive(archive, learn)
+        if not make_archive(archive, learn):
+            screen.note("note: Spark will start more slowly: this Java does not keep classes")
     except (HeadwaterError, OSError) as error:
         screen.note(f"note: Spark will start more slowly: {error}")
 

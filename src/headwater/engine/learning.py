@@ -24,7 +24,7 @@ def learn(file: Path) -> None:
     """Commit, keep views and query, in a lake that is gone afterwards; the JVM leaves what it has loaded in `file`."""
     with (
         tempfile.TemporaryDirectory(prefix="headwater-setup-") as folder,
-        Lake.init(Path(folder) / "lake", maintenance=False) as lake,
+        Lake.init(Path(folder) / "lake", maintenance=False, spark_master="local[2]") as lake,
     ):
         begin = partial(start_spark, lake.paths, lake.settings, writing(file))
         lake._spark = SparkEngine(begin, stop=partial(stop, timeout=PATIENCE))

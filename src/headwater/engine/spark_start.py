@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def start_spark(paths: LakePaths, settings: Settings, jvm: tuple[str, ...] | None = None) -> SparkSession:
-    """A session whose catalog `lake` is the lake's; options of its JVM but for those that start it quickly."""
+    """A session whose catalog `lake` is the lake's; `jvm` options are in place of those that start it quickly."""
     from headwater.spark.java import find_java
     from headwater.spark.packages import ensure_packages
 

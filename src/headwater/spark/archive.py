@@ -1,4 +1,4 @@
-"""The classes that Spark loads at every start, in one file that the JVM maps into memory: it starts in half the time.
+"""The classes that Spark loads at every start, in one file that the JVM maps into memory to start more quickly.
 
 The file is made once on a machine, by `headwater setup`, from what a JVM has loaded when it ends. A JVM or a class path
 that it was not made for passes it over by itself, and starts as ever.
@@ -41,8 +41,8 @@ def writing(file: Path) -> tuple[str, ...]:
     return (f"-XX:ArchiveClassesAtExit={file}",)
 
 
-def make_archive(file: Path, learn: Callable[[Path], None]) -> None:
-    """Have `learn` make the file; it is there whole or not at all, and files that nobody uses any more go."""
+def make_archive(file: Path, learn: Callable[[Path], None]) -> bool:
+    """Have `learn` make the file, and tell whether it did; it is whole or not there, and the oldest others go."""
     file.parent.mkdir(parents=True, exist_ok=True)
     written = file.with_name(f"{file.stem}.{os.getpid()}.tmp")
     try:
@@ -54,3 +54,4 @@ def make_archive(file: Path, learn: Callable[[Path], None]) -> None:
     for old in sorted(file.parent.glob("*.jsa"), key=lambda each: each.stat().st_mtime, reverse=True)[KEPT + 1 :]:
         with suppress(OSError):
             old.unlink()
+    return file.is_file()

@@ -23,13 +23,12 @@ from pyspark.sql import SparkSession
 
 from headwater.errors import Unavailable
 from headwater.spark.compiled import define
+from headwater.spark.session import STOP_TIMEOUT
 
 LAUNCH = frozenset(
     {"spark.master", "spark.driver.memory", "spark.driver.extraClassPath", "spark.driver.extraJavaOptions"}
 )
 """What must be known before the JVM runs. The rest is set inside it, and so never shows in a process list."""
-
-STOP_TIMEOUT = 15.0
 
 
 class _LaunchConf:

@@ -22,6 +22,8 @@ CATALOG = "lake"
 LOG4J = Path(__file__).with_name("log4j2.properties")
 SOCKETS_MAX = 50
 """The longest folder whose sockets still have a path that every system takes (104 bytes on macOS, 108 on Linux)."""
+STOP_TIMEOUT = 15.0
+"""Seconds that a JVM has to end by itself."""
 PRELOAD = ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "headwater.spark.spool")
 
 
@@ -176,7 +178,7 @@ def start(settings: SparkSettings, jars: Sequence[Path]) -> SparkSession:
     return session
 
 
-def stop(session: SparkSession, timeout: float = 15.0) -> None:
+def stop(session: SparkSession, timeout: float = STOP_TIMEOUT) -> None:
     """Stop the session, end its JVM and remove its scratch folder; safe when the JVM has already died."""
     from headwater.spark.gateway import end
 

@@ -34,7 +34,7 @@ CHUNK_BYTES = 32 * 1024**2
 SHORT = 1024
 """Stored bytes of a row, in the mean, up to which it is a short one."""
 # Spark looks after every row how large a batch for Python has become, which takes as long as all the rest of passing
-# rows on. A thousand short rows are some megabytes at the most, so nothing has to be looked at.
+# rows on. A thousand rows of a table whose rows are short in the mean are some megabytes, so nothing is looked at.
 _BY_NUMBER = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
