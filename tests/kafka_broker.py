@@ -40,6 +40,7 @@ READY = 60.0
 _JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 
 # Internal topics are small and a dead broker's session is short, so that a start and a restart take seconds.
+# Nothing is forgotten by age: messages of tests have dates of their own, and Kafka goes by these.
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -61,7 +62,7 @@ group.initial.rebalance.delay.ms=0
 broker.session.timeout.ms=2000
 broker.heartbeat.interval.ms=500
 log.cleaner.dedupe.buffer.size=8388608
-log.retention.check.interval.ms=1000
+log.retention.ms=-1
 """
 
 
