@@ -15,8 +15,18 @@ import pytest
 
 from headwater.catalog.progress import progress_of
 from headwater.engine import Lake
-from headwater.errors import Conflict, HeadwaterError, InvalidSchema, InvalidStatement, StreamNotFound, ViewExists
+from headwater.errors import (
+    Conflict,
+    HeadwaterError,
+    InvalidSchema,
+    InvalidStatement,
+    StreamNotFound,
+    Unavailable,
+    ViewExists,
+)
 from headwater.spark.session import SparkEngine
+from headwater.storage.maintenance.expire import Keep
+from headwater.streaming.outbox import Outbox
 from headwater.streaming.status import StreamStatus
 
 pytestmark = pytest.mark.spark
@@ -342,6 +352,34 @@ def test_rows_go_to_a_topic_once(streams: Streams) -> None:
         streams.view("other", "SELECT id, customer FROM t", f"INTO TOPIC '{out}'")
     status = streams.status("sent")
     assert status.into == out
+
+
+def test_rows_that_were_not_sent_outlive_their_snapshots(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outlet is away for days; meanwhile the view is compacted, and snapshots expire."""
+    lake, out, view = streams.lake, streams.named("out"), streams.named("v")
+    streams._topics.append("out")
+    streams.put((1, "c0", 1, 0))
+    streams.view("v", "SELECT id, amount FROM t", f"INTO TOPIC '{out}'")
+    streams.put((2, "c0", 1, 1), (3, "c0", 1, 2))
+    with monkeypatch.context() as away:
+        away.setattr(Outbox, "send", _away)
+        with pytest.raises(Unavailable):
+            streams.catch_up("v")
+    assert streams.rows("SELECT id FROM v", "v") == [(1,), (2,), (3,)]
+    assert streams.rows(f"SELECT id FROM {out}") == [(1,)]
+    lake.sql(f"COMPACT MATERIALIZED VIEW {view}")
+    monkeypatch.setattr(lake.care.steps, "keep", lambda _: Keep(0, 1))
+    monkeypatch.setattr(lake.care, "now", lambda: time.time() + 3 * DAY)
+    assert lake.maintain(view, only=["expire"])[0]["numbers"]["snapshots"] == 1
+    monkeypatch.setattr(lake.care, "now", lambda: time.time() + 6 * DAY)
+    lake.maintain(view, only=["deletions", "orphans"])
+    streams.put((4, "c0", 1, 3))
+    streams.catch_up("v")
+    assert streams.rows(f"SELECT id FROM {out}") == [(1,), (2,), (3,), (4,)]
+
+
+def _away(*_: object) -> None:
+    raise Unavailable("the outlet is away")
 
 
 def test_another_query_takes_its_place(streams: Streams) -> None:

@@ -28,6 +28,7 @@ from headwater.storage.maintenance.manifests import manifest_plan, run_manifests
 from headwater.storage.maintenance.orphans import orphan_plan, run_orphans
 from headwater.storage.maintenance.retention import plan_retention, run_retention
 from headwater.storage.scan import ManifestCache
+from headwater.streaming.sending import last_epoch
 from headwater.types import VIEW_TAG, TableName
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class Steps:
         keep = self.keep(subject)
 
         def planned(table: Table) -> ExpiryPlan:
-            return plan_expiry(table.metadata, keep, asked.now, self._stale_tags(table))
+            return plan_expiry(table.metadata, keep, asked.now, self._stale_tags(table), _unsent(subject, table))
 
         def note(files: Sequence[Unreferenced]) -> None:
             # From now on, not from when the run began: the steps before may have taken longer than any read may.
@@ -255,6 +256,15 @@ class Steps:
             return run_orphans(load, self._cache, plan).describe()
 
         return Planned("orphans", str(subject.name), not plan.empty, plan.reason, plan.describe(), notes, run)
+
+
+def _unsent(subject: Subject, table: Table) -> list[int]:
+    """The snapshot whose rows a view may still have to send on, whatever its age."""
+    if not isinstance(subject.of, View):
+        return []
+    options = subject.of.definition.options
+    last = last_epoch(table) if options.into_topic or options.into_kafka else None
+    return [] if last is None else [last]
 
 
 def carried(table: Table) -> dict[str, str]:

@@ -28,12 +28,14 @@ _BEFORE_COLUMN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class StreamWindow:
-    """The window by which one SELECT groups: how time is cut, and the text of the timestamp that is."""
+    """The window by which one SELECT groups: how time is cut, the text of the timestamp that is, and the words of FROM,
+    among them the relations that it may be of."""
 
     function: Function
     moment: str
     slide_micros: int
     size_micros: int
+    words: frozenset[str] = field(default=frozenset(), repr=False)
 
     def cuts_like(self, other: StreamWindow) -> bool:
         """Whether windows of both that start together are the same."""

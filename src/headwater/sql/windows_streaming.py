@@ -117,11 +117,12 @@ def _by_calls(cursor: Cursor, block: Block, made: _Made) -> Produced:
         made.edits.append((each.token.start, each.end, bound + as_named(each)))
         if each.bound:
             bounds[each.token.start] = (each.end, each.bound.lower(), f"window_{each.bound.lower()}")
-    return Produced(block, _shown(window, moment), column, bounds_selected(cursor, block, bounds))
+    shown = _shown(window, moment, block.inside("FROM", cursor.tokens))
+    return Produced(block, shown, column, bounds_selected(cursor, block, bounds))
 
 
 def _table_source(cursor: Cursor, block: Block, table: TableCall) -> Source:
-    window = _shown(table_window(cursor, table), text_of(cursor, table.moment))
+    window = _shown(table_window(cursor, table), text_of(cursor, table.moment), table.relation)
     return Source(table.name, "window", BOUNDS, window, reads_one(cursor, block), table=table)
 
 
@@ -275,5 +276,6 @@ def _interval(size: Size) -> str:
     return f"{size.micros} microsecond"
 
 
-def _shown(window: Window, moment: str) -> StreamWindow:
-    return StreamWindow(window.function, moment, window.slide.micros, window.size.micros)
+def _shown(window: Window, moment: str, source: Sequence[Token]) -> StreamWindow:
+    words = frozenset(token.value.lower() for token in source if token.kind in ("word", "quoted"))
+    return StreamWindow(window.function, moment, window.slide.micros, window.size.micros, words)

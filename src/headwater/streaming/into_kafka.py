@@ -24,8 +24,8 @@ from headwater.storage.encode import json_lines
 from headwater.streaming.outbox import At
 
 TIMEOUT = 30.0
-_EPOCHS, _PARTS = 2**36, 2**12
-"""How many epochs and parts a number tells apart; what is left of 63 bits is for generations."""
+_GENERATIONS, _EPOCHS, _PARTS = 2**12, 2**33, 2**18
+"""How many of each a number of 63 bits tells apart: epochs for 27 years at ten a second."""
 
 
 class KafkaOutlet:
@@ -138,6 +138,7 @@ def _within(seconds: float, work: Callable[[], object]) -> None:
 
 def _packed(at: At) -> int:
     generation, epoch, part = at
+    assert generation < _GENERATIONS and epoch < _EPOCHS and part < _PARTS, at
     return (generation * _EPOCHS + epoch) * _PARTS + part
 
 

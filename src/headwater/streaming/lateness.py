@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from sqlglot import exp
 
+from headwater.sql.windows_streaming import StreamWindow
 from headwater.streaming.plan import Continuous, Input, parsed
 
 Micros = np.ndarray
@@ -60,14 +61,23 @@ def late_rules(plan: Continuous) -> Mapping[str, LateRule]:
 
 def _rule(plan: Continuous, source: Input) -> LateRule | None:
     assert source.stream is not None
-    for window in plan.outline.windows:
-        if window.moment.rpartition(".")[2].strip("`").lower() == source.stream.event_time:
-            if window.function == "SESSION":
-                return LateRule("session", size=window.size_micros)
-            return LateRule("window", window.slide_micros, window.size_micros)
+    if (window := _window(plan, source, source.stream.event_time)) is not None:
+        if window.function == "SESSION":
+            return LateRule("session", size=window.size_micros)
+        return LateRule("window", window.slide_micros, window.size_micros)
     # A time that the query does not read does not reach what would drop by it.
     read = source.stream.event_time in source.columns
     return LateRule("time") if read and _drops_by_time(plan, source.stream.event_time) else None
+
+
+def _window(plan: Continuous, source: Input, event_time: str) -> StreamWindow | None:
+    """The window that cuts the time of a stream, by that name: its own, or that of a SELECT that names no stream."""
+    streams = {each.name.lower() for each in plan.outline.streams}
+    for window in plan.outline.windows:
+        moment = window.moment.rpartition(".")[2].strip("`").lower()
+        if moment == event_time and source.name.lower() in (window.words & streams or streams):
+            return window
+    return None
 
 
 def _drops_by_time(plan: Continuous, event_time: str) -> bool:

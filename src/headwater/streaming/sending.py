@@ -12,6 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from headwater.catalog.progress import S_EPOCH, Progress
@@ -52,6 +53,13 @@ class Sender:
                 at = (progress.generation, int(_said(snapshot, S_EPOCH) or 0), number)
                 if sent is None or sent < at:
                     self._outlet.send(at, _rows(view, file))
+
+
+def last_epoch(table: Table) -> int | None:
+    """The snapshot of the last epoch. All before it were sent when it began, it may not be yet: until the next one is
+    there it must stay, also when a compaction has come after it."""
+    found = ancestors_of(table.metadata.current_snapshot(), table.metadata)
+    return next((each.snapshot_id for each in found if _said(each, S_EPOCH) is not None), None)
 
 
 def _rows(view: View, file: str) -> pa.Table:

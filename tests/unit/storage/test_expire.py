@@ -57,6 +57,7 @@ def test_by_age_but_never_fewer_than_asked() -> None:
     assert gone(plan_expiry(found, Keep(100), NOW)) == [1, 2, 3]
     assert gone(plan_expiry(found, Keep(100, least=4), NOW)) == [1]
     assert gone(plan_expiry(found, Keep(0), NOW)) == [1, 2, 3, 4], "the current one never goes"
+    assert gone(plan_expiry(found, Keep(0), NOW, needed=[2, 99])) == [1, 3, 4], "nor one that is needed"
     assert plan_expiry(found, Keep(1000), NOW).empty
 
 

@@ -166,6 +166,26 @@ def test_both_sides_of_a_join_can_be_late() -> None:
     assert late_rules(found) == {"orders": LateRule("time"), "clicks": LateRule("time")}
 
 
+@pytest.mark.parametrize("clicked", ["clicks", "(SELECT ts, id FROM clicks WHERE id > 1) AS c"])
+def test_streams_with_times_of_one_name_have_windows_of_their_own(clicked: str) -> None:
+    hour, both = "TUMBLE{}(ts, INTERVAL '1 hour')", (ORDERS, CLICKS)
+    orders = f"SELECT {START} AS a, count(*) AS b FROM orders GROUP BY {TUMBLE}"
+    clicks = f"SELECT {hour.format('_START')} AS a, count(*) AS b FROM {clicked} GROUP BY {hour.format('')}"
+    found = planned(f"{orders} UNION ALL {clicks}", "a", "b", inputs=both, emit="close")
+    hours = LateRule("window", 3_600_000_000, 3_600_000_000)
+    assert late_rules(found) == {"orders": WINDOW, "clicks": hours}
+    times = f"SELECT DISTINCT ts AS a, id AS b FROM {clicked}"
+    found = planned(f"{orders} UNION ALL {times}", "a", "b", inputs=both, emit="close")
+    assert late_rules(found) == {"orders": WINDOW, "clicks": LateRule("time")}
+
+
+def test_a_window_over_a_named_query_is_of_every_stream_with_such_a_time() -> None:
+    union = "WITH u AS (SELECT ts FROM orders UNION ALL SELECT ts FROM clicks)"
+    query = f"{union} SELECT {START} AS a, count(*) AS b FROM u GROUP BY {TUMBLE}"
+    found = planned(query, "a", "b", inputs=(ORDERS, CLICKS), emit="close")
+    assert late_rules(found) == {"orders": WINDOW, "clicks": WINDOW}
+
+
 def test_a_time_that_nobody_reads_makes_nothing_late() -> None:
     ids = tuple(Input(each.name, each.table, ("id",), each.stream) for each in (ORDERS, CLICKS))
     found = planned("SELECT o.id AS a FROM orders o JOIN clicks c ON o.id = c.id", "a", inputs=ids)

@@ -95,13 +95,15 @@ class Expired:
         }
 
 
-def plan_expiry(metadata: TableMetadata, keep: Keep, now: float, stale_tags: Iterable[str] = ()) -> ExpiryPlan:
-    """What can go at `now`; `stale_tags` are those of views that do not exist any more."""
+def plan_expiry(
+    metadata: TableMetadata, keep: Keep, now: float, stale_tags: Iterable[str] = (), needed: Iterable[int] = ()
+) -> ExpiryPlan:
+    """What can go at `now`; `stale_tags` are those of views that do not exist any more, `needed` stays in any case."""
     snapshots = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
     over = {name for name, ref in metadata.refs.items() if name != MAIN_BRANCH and _over(ref, snapshots, now)}
     gone = over | (set(stale_tags) & metadata.refs.keys())
     refs = {name: ref for name, ref in metadata.refs.items() if name not in gone}
-    kept = {ref.snapshot_id for ref in refs.values()}
+    kept = {ref.snapshot_id for ref in refs.values()} | (snapshots.keys() & set(needed))
     kept |= {each.snapshot_id for each in snapshots.values() if _younger(each, keep.floor, now)}
     branched: set[int] = set()
     for ref in refs.values():
