@@ -18,7 +18,8 @@ import pytest
 
 from headwater.client import RemoteLake
 from headwater.engine import Lake
-from headwater.errors import InvalidInput, SnapshotGone
+from headwater.errors import SnapshotGone
+from headwater.storage.maintenance.expire import Keep
 
 pytestmark = pytest.mark.spark
 
@@ -108,7 +109,7 @@ def news(tail: Any) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in tail]
 
 
-def test_the_changes_of_views(lake: Lake, remote: RemoteLake) -> None:
+def test_the_changes_of_views(lake: Lake, remote: RemoteLake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.sql(SALES.format(t="sold"))
     sell(lake, "sold", (1, "rome", 5), (2, "oslo", 7), (3, "rome", 1))
     lake.create_view("dear", "SELECT id, amount FROM sold WHERE amount >= 5", refresh="manual")
@@ -161,14 +162,29 @@ def test_the_changes_of_views(lake: Lake, remote: RemoteLake) -> None:
         assert news(remote.tail("per_city", after=tail.at, follow=False)) == everything[place + 1 :]
         tail = lake.tail("per_city", after=tail.at, follow=False, limit=1)
 
-    with pytest.raises(InvalidInput, match='tail of materialized view "dear" cannot begin at the earliest'):
-        lake.tail("dear", "earliest")
+    # from the earliest on: first what the view held then, and a mark among its rows holds when older states are gone
+    whole = [("~", "oslo", 7), ("~", "rome", 6), *everything]
+    assert news(lake.tail("per_city", "earliest", follow=False)) == whole
+    tail = lake.tail("per_city", "earliest", follow=False, limit=1)
+    assert news(tail) == whole[:1]
+    assert news(remote.tail("per_city", after=tail.at, follow=False)) == whole[1:]
+    monkeypatch.setattr(lake.care.steps, "keep", lambda _: Keep(0, 3))
+    monkeypatch.setattr(lake.care, "now", lambda: time.time() + 10 * 86_400)
+    assert lake.maintain("per_city", only=["expire"])[0]["numbers"]["snapshots"] == 1
+    left = [("~", "bonn", 2), ("~", "oslo", 7), ("~", "rome", 15), *second["per_city"]]
+    assert news(lake.tail("per_city", "earliest", follow=False)) == left
+    tail = lake.tail("per_city", "earliest", follow=False, limit=2)
+    assert news(tail) == left[:2]
+    assert news(remote.tail("per_city", after=tail.at, follow=False)) == left[2:]
+    with pytest.raises(SnapshotGone):
+        lake.tail("per_city", start["per_city"], follow=False)
     with pytest.raises(SnapshotGone, match='snapshot 17 of materialized view "dear" does not exist'):
         lake.tail("dear", 17)
     followed = iter(lake.tail("dear"))
     lake.create_view("dear", "SELECT city FROM sold", refresh="manual", or_replace=True)
     with pytest.raises(SnapshotGone, match='materialized view "dear" was replaced while it was followed'):
         next(followed)
+    assert sorted(news(lake.tail("dear", "earliest", follow=False))) == [("+", "bonn"), ("+", "rome"), ("+", "rome")]
 
 
 def test_parts_of_a_view_say_what_the_whole_says(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import pyarrow as pa
 from pyiceberg.conversions import from_bytes
@@ -22,7 +23,7 @@ from pyiceberg.types import IntegerType
 
 from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import BASE, SIGN, View, Views
-from headwater.errors import InvalidInput, QueryFailed, SnapshotGone
+from headwater.errors import QueryFailed, SnapshotGone
 from headwater.serving.held_rows import HeldRows
 from headwater.serving.moment import Given, Part
 from headwater.serving.plan import Mask
@@ -40,7 +41,8 @@ NEW, GONE, NOW = "+", "-", "~"
 PAGE_ROWS = 1000
 MAX_TOUCHED = 200_000
 """Rows that came and went up to which readings are cut down to their groups."""
-_NOTHING = "0"
+_NOTHING, _WHOLE = "0", "0:"
+"""In marks: before the first row, and before a snapshot whose rows are all shown as new."""
 _SORTED = frozenset(["boolean", "tinyint", "smallint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz"])
 
 
@@ -135,7 +137,7 @@ class ViewTail:
     @property
     def at(self) -> str:
         if self._step is not None:
-            return f"{self._step.end}/{self._given}"
+            return _mark(self._step, self._given)
         return _NOTHING if self._seen is None else str(self._seen)
 
     def poll(self) -> Page | None:
@@ -148,7 +150,7 @@ class ViewTail:
             self._seen, self._step = step.end, None
             return Page(pa.RecordBatch.from_pylist([], pa.schema([])), self.at, lambda _: self.at)
         self._given += batch.num_rows
-        return Page(batch, self.at, lambda place: f"{step.end}/{given + place + 1}")
+        return Page(batch, self.at, lambda place: _mark(step, given + place + 1))
 
     def close(self) -> None:
         if self._result is not None:
@@ -161,11 +163,7 @@ class ViewTail:
         if self._asked.after is not None:
             return self._after(view, self._asked.after)
         if start.kind == "earliest":
-            raise InvalidInput(
-                f'tail of materialized view "{view.name}" cannot begin at the earliest',
-                detail="Past states of views are kept for a while only.",
-                hint="Give a snapshot, a time or latest; a query reads the rows that it has.",
-            )
+            return None, 0
         if start.kind == "latest":
             return view.snapshot_id, 0
         at = AsOf(timestamp=start.moment.isoformat()) if start.moment is not None else AsOf(version=start.number)
@@ -175,8 +173,11 @@ class ViewTail:
         snapshot, _, place = mark.partition("/")
         if snapshot == _NOTHING:
             return None, 0
+        from_nothing = snapshot.startswith(_WHOLE)
+        snapshot = snapshot.removeprefix(_WHOLE)
         found = find_snapshot(view.table, AsOf(version=mark_number(snapshot)), Named("materialized view", view.name))
-        return (found.parent_snapshot_id, mark_number(place)) if place else (found.snapshot_id, 0)
+        before = None if from_nothing else found.parent_snapshot_id
+        return (before, mark_number(place)) if place else (found.snapshot_id, 0)
 
     def _begin(self) -> bool:
         """Begin the next step that changes anything; whether there is one."""
@@ -243,10 +244,15 @@ def next_step(view: View, seen: int | None) -> Step | None:
             detail="What changed since cannot be told any more.",
             hint="Follow it anew from latest.",
         )
-    newest: Sequence[int] = [snapshot.snapshot_id for snapshot in line_of(view.table, view.snapshot_id)]
+    own = takewhile(lambda each: each.schema_id == view.schema.schema_id, line_of(view.table, view.snapshot_id))
+    newest: Sequence[int] = [snapshot.snapshot_id for snapshot in own]  # not those of a query that was replaced
     if seen is not None and seen not in newest:  # it was rolled back, or what came between has expired
         return Step(seen, view.snapshot_id)
     return Step(seen, newest[newest.index(seen) - 1] if seen is not None else newest[-1])
+
+
+def _mark(step: Step, given: int) -> str:
+    return f"{_WHOLE if step.start is None else ''}{step.end}/{given}"
 
 
 def _pages(result: Result, skip: int) -> Iterator[pa.RecordBatch]:
