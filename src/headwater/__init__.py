@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headwater.client import RemoteLake
     from headwater.engine import Lake
     from headwater.engine.time_travel import TimeTravelManager
 
 __version__ = "0.1.0"
-__all__ = ["TimeTravelManager", "__version__", "init", "open"]
+__all__ = ["TimeTravelManager", "__version__", "connect", "init", "open"]
 
 
 def __getattr__(name: str) -> Any:
@@ -35,3 +36,10 @@ def init(path: str | Path, **settings: Any) -> Lake:
     from headwater.engine import Lake
 
     return Lake.init(path, **settings)
+
+
+def connect(url: str = "http://127.0.0.1:8420", *, timeout: float = 30.0) -> RemoteLake:
+    """The lake that the service at `url` serves."""
+    from headwater.client import RemoteLake
+
+    return RemoteLake(url, timeout)

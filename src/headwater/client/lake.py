@@ -65,8 +65,10 @@ from headwater.sql.statements import (
 from headwater.sql.view_definition import checked_view
 from headwater.topics.ingest import Ingested
 from headwater.topics.produce import Ack, Format, Source
+from headwater.types import TopicDefinition
 
 if TYPE_CHECKING:
+    from headwater.engine.handle import TopicHandle
     from headwater.engine.view_handle import ViewHandle
     from headwater.serving.query import Cancel
 
@@ -152,9 +154,9 @@ class RemoteLake:
 
     # -- statements ---------------------------------------------------------------------------------------------
 
-    def sql(self, text: str) -> Result:
-        """Run one statement of any kind."""
-        return self.execute(parse(text))
+    def sql(self, text: str, **options: Any) -> Result:
+        """Run one statement of any kind; `options` (engine, tail, max_rows, timeout) are a query's."""
+        return self.execute(parse(text, **options))
 
     def execute(self, statement: Statement, cancel: Cancel | None = None) -> Result:
         """Run a statement value; a query's result streams."""
@@ -225,6 +227,17 @@ class RemoteLake:
             committed.append(ingested(commit))
             progress(committed[-1])
         return committed
+
+    def topic(self, name: str) -> TopicHandle:
+        """The topic `name`, which must exist."""
+        from headwater.engine.handle import TopicHandle
+
+        return TopicHandle(self, str(self.describe(name)["topic"]))
+
+    def create_topic(self, definition: TopicDefinition, *, if_not_exists: bool = False) -> TopicHandle:
+        """Create a topic from a definition value."""
+        self.execute(CreateTopic(definition, if_not_exists))
+        return self.topic(definition.name)
 
     # -- views --------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -15,13 +15,14 @@ from headwater.sql.row_statements import delete_of, update_of
 from headwater.sql.statements import (
     SAMPLED_ROWS,
     SHOWN_SNAPSHOTS,
+    DescribeTopic,
     MaintenanceStep,
     Optimize,
     ShowParquetSchema,
     ShowParquetStats,
     ShowSchemas,
+    Statement,
 )
-from headwater.topics.describe import description
 from headwater.topics.ingest import Ingested
 from headwater.topics.produce import Ack, Format, Source
 
@@ -32,10 +33,26 @@ if TYPE_CHECKING:
     from headwater.sources.files import FileFormat
 
 
-class TopicHandle:
-    """A topic of an open lake."""
+class Holder(Protocol):
+    """A lake, as far as a topic needs it: open here, or behind a service."""
 
-    def __init__(self, lake: Lake, name: str) -> None:
+    def execute(self, statement: Statement) -> Result: ...
+
+    def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source) -> Ack: ...
+
+    def flush(self, name: str | None = None) -> list[Ingested]: ...
+
+    def maintain(
+        self, name: str | None = None, *, only: Sequence[MaintenanceStep] = (), dry_run: bool = False
+    ) -> list[dict[str, Any]]: ...
+
+    def alter_topic(self, name: str, *changes: str, dry_run: bool = False) -> Result: ...
+
+
+class TopicHandle:
+    """A topic of a lake."""
+
+    def __init__(self, lake: Holder, name: str) -> None:
         self._lake = lake
         self.name = name
 
@@ -50,12 +67,6 @@ class TopicHandle:
         sequence is stored once."""
         format, block = _block(records)
         return self._lake.append(self.name, [block], format, Source("python", producer, sequence))
-
-    def convert(
-        self, paths: str | Path | Iterable[str | Path], *, format: FileFormat | None = None, dry_run: bool = False
-    ) -> list[dict[str, Any]]:
-        """Bring existing files, or those of folders, into the topic; what became of each."""
-        return self._lake.convert(self.name, paths, format=format, dry_run=dry_run)
 
     def parquet_stats(self, *, distinct: bool = True) -> dict[str, Any]:
         """What the topic's files are made of, column by column; without `distinct` no data is read for it."""
@@ -99,7 +110,7 @@ class TopicHandle:
 
     def describe(self) -> dict[str, Any]:
         """Everything about the topic, as plain data."""
-        return description(self._lake.topics.load(self.name), self._lake.log)
+        return dict(self._lake.execute(DescribeTopic(self.name)).info)
 
     # -- the past -------------------------------------------------------------------------------------------------
 
@@ -143,6 +154,20 @@ class TopicHandle:
 
     def __repr__(self) -> str:
         return f"<topic {self.name}>"
+
+
+class LocalTopic(TopicHandle):
+    """A topic of a lake that is open here, which can read files of this machine."""
+
+    def __init__(self, lake: Lake, name: str) -> None:
+        super().__init__(lake, name)
+        self._open = lake
+
+    def convert(
+        self, paths: str | Path | Iterable[str | Path], *, format: FileFormat | None = None, dry_run: bool = False
+    ) -> list[dict[str, Any]]:
+        """Bring existing files, or those of folders, into the topic; what became of each."""
+        return self._open.convert(self.name, paths, format=format, dry_run=dry_run)
 
 
 def _block(records: Any) -> tuple[Format, Any]:

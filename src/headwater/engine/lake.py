@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from headwater.catalog.topics import Topics
 from headwater.catalog.views import View, Views
 from headwater.config import LakePaths, Settings, load_settings
 from headwater.engine.background import Background
-from headwater.engine.handle import TopicHandle
+from headwater.engine.handle import LocalTopic
 from headwater.engine.intake import Intake
 from headwater.engine.logs import open_logs
 from headwater.engine.row_statements import RowStatements
@@ -25,7 +24,7 @@ from headwater.engine.spark_start import start_spark
 from headwater.engine.tailing import Tail, Tailing
 from headwater.engine.topic_statements import TopicStatements, keep_promises
 from headwater.engine.view_handle import ViewHandle
-from headwater.errors import InvalidOption, LakeExists, TopicNotFound
+from headwater.errors import LakeExists, TopicNotFound
 from headwater.observability.metrics import Metrics
 from headwater.serving.duck import Duck
 from headwater.serving.query import Cancel, Queries
@@ -326,8 +325,7 @@ class Lake:
 
     def sql(self, text: str, **options: Any) -> Result:
         """Run one statement of any kind; `options` (engine, tail, max_rows, timeout) are a query's."""
-        statement = parse(text)
-        return self.execute(_with_options(statement, options) if options else statement)
+        return self.execute(parse(text, **options))
 
     def script(self, text: str) -> list[Result]:
         """Run statements separated by semicolons, each finished before the next begins."""
@@ -380,11 +378,11 @@ class Lake:
 
     # -- topics -------------------------------------------------------------------------------------------------
 
-    def topic(self, name: str) -> TopicHandle:
+    def topic(self, name: str) -> LocalTopic:
         """The topic `name`, which must exist."""
-        return TopicHandle(self, self.topics.load(name).name)
+        return LocalTopic(self, self.topics.load(name).name)
 
-    def create_topic(self, definition: TopicDefinition, *, if_not_exists: bool = False) -> TopicHandle:
+    def create_topic(self, definition: TopicDefinition, *, if_not_exists: bool = False) -> LocalTopic:
         """Create a topic from a definition value."""
         self.execute(CreateTopic(definition, if_not_exists))
         return self.topic(definition.name)
@@ -492,12 +490,3 @@ class Lake:
         """Bring the metrics of how far views are behind up to date, from metadata alone."""
         if self._opened_views is not None or self.views.names():
             self.view_room.measure()
-
-
-def _with_options(statement: Statement, options: Mapping[str, Any]) -> Statement:
-    match statement:
-        case Query():
-            return replace(statement, **options)
-        case Explain(query):
-            return replace(statement, query=replace(query, **options))
-    raise InvalidOption(f'option "{next(iter(options))}" is a query\'s', detail="This statement takes no options.")

@@ -6,8 +6,10 @@ Whether a query is valid, and whether it may run, is decided by the engines on t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
-from headwater.errors import HeadwaterError, InvalidStatement, StatementNotAllowed
+from headwater.errors import HeadwaterError, InvalidOption, InvalidStatement, StatementNotAllowed
 from headwater.sql.alter import read_alter, read_show_schemas
 from headwater.sql.care_statements import read_maintain, read_optimize, read_show_maintenance
 from headwater.sql.create import read_create
@@ -28,7 +30,7 @@ from headwater.sql.snapshot_statements import (
     read_show_snapshots,
     read_show_tags,
 )
-from headwater.sql.statements import DescribeTopic, DropTopic, Explain, FlushTopic, ShowTopics, Statement
+from headwater.sql.statements import DescribeTopic, DropTopic, Explain, FlushTopic, Query, ShowTopics, Statement
 from headwater.sql.stream_statements import (
     read_alter_stream,
     read_create_stream,
@@ -55,6 +57,7 @@ from headwater.sql.view_statements import (
     read_verify,
 )
 
+_OPTIONS = tuple(each.name for each in fields(Query) if each.name != "text")
 STATEMENT_WORDS = (
     *("CREATE", "DROP", "ALTER", "SHOW", "DESCRIBE", "DESC", "FLUSH", "REFRESH", "VERIFY", "COMPACT"),
     *("OPTIMIZE", "MAINTAIN", "RECOMMEND", "START", "STOP", "RESTART"),
@@ -64,8 +67,9 @@ _REPLACED = "MATERIALIZED VIEW or STREAM"
 _SPARK_EXPLAIN = ("EXTENDED", "FORMATTED", "CODEGEN", "COST", "LOGICAL")
 
 
-def parse(text: str) -> Statement:
-    """The one statement that a text holds; a semicolon may end it."""
+def parse(text: str, **options: Any) -> Statement:
+    """The one statement that a text holds; a semicolon may end it. `options` (engine, tail, max_rows, timeout) are a
+    query's."""
     statements = list(_split(text))
     if not statements:
         raise InvalidStatement("statement is empty", hint=f"Start with one of {_starts()}.")
@@ -77,7 +81,23 @@ def parse(text: str) -> Statement:
             ),
             statements[1][0],
         )
-    return _statement(Cursor(text, statements[0]))
+    return _with_options(_statement(Cursor(text, statements[0])), options)
+
+
+def _with_options(statement: Statement, options: Mapping[str, Any]) -> Statement:
+    if not options:
+        return statement
+    for name in options:
+        if name not in _OPTIONS:
+            near = closest(name, _OPTIONS)
+            hint = f'Did you mean "{near}"?' if near else f"A query has {_one_of(_OPTIONS)}."
+            raise InvalidOption(f'query option "{name}" does not exist', hint=hint)
+    match statement:
+        case Query():
+            return replace(statement, **options)
+        case Explain(query):
+            return replace(statement, query=replace(query, **options))
+    raise InvalidOption(f'option "{next(iter(options))}" is a query\'s', detail="This statement takes no options.")
 
 
 def parse_script(text: str) -> tuple[Statement, ...]:
