@@ -207,7 +207,7 @@ def test_a_hold_whose_holder_died_is_broken(opened: Callable[..., KafkaLog]) -> 
     dead._publish(lambda writer: writer.hold("dead", 0))
     started = time.monotonic()
     assert append(log, 1) == 0
-    assert 0.5 < time.monotonic() - started < 10
+    assert time.monotonic() - started > 0.5
     with dead.holding(TOPIC), pytest.raises(HeadwaterError, match="stayed held"):
         append(opened("third.db", busy_timeout=0.3), 2)
     assert append(dead, 3) == 1

@@ -99,7 +99,7 @@ def test_from_idle_to_running_to_stopped(
     assert remote.streams.restart(view).state in ("starting", "running")
     assert remote.streams.stop(view).state == "stopped"
     tail.close()
-    reader.join(20)
+    reader.join(60)
     assert not reader.is_alive()
     with pytest.raises(StreamNotFound):
         remote.streams.stop("never")

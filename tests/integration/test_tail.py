@@ -49,7 +49,7 @@ class Reader(threading.Thread):
 
     def end(self) -> list[dict[str, Any]]:
         self.tail.close()
-        self.join(20)
+        self.join(60)
         assert not self.is_alive()
         return self.rows
 

@@ -36,7 +36,7 @@ class Gate:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         self.begun.release()
-        self.open.wait(20)
+        self.open.wait(60)
         yield from ONE.to_batches()
 
 
@@ -49,7 +49,7 @@ def submit(tmp_path: Path) -> Callable[..., Run]:
 
 
 def ended(run: Run) -> Run:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while run.ended is None and time.monotonic() < deadline:
         time.sleep(0.005)
     assert run.ended is not None
@@ -71,7 +71,7 @@ def test_too_many_queries_are_backpressure_and_room_comes_back(submit: Callable[
     runs = Runs(gate, concurrency=2)
     admitted = [submit(runs) for _ in range(2 * (1 + WAITING_PER_SLOT))]
     for _ in range(2):
-        assert gate.begun.acquire(timeout=10)
+        assert gate.begun.acquire(timeout=60)
     assert sorted(run.status for run in admitted) == ["queued"] * 2 * WAITING_PER_SLOT + ["running"] * 2
     with pytest.raises(Backpressure):
         submit(runs)
@@ -85,7 +85,7 @@ def test_cancelling_stops_what_waits_and_what_runs(submit: Callable[..., Run]) -
     gate = Gate()
     runs = Runs(gate, concurrency=1)
     running, waiting = submit(runs), submit(runs)
-    assert gate.begun.acquire(timeout=10)
+    assert gate.begun.acquire(timeout=60)
     runs.forget(waiting.id)
     assert waiting.status == "cancelled"
     runs.forget(running.id)
@@ -135,7 +135,7 @@ def test_closing_cancels_everything(submit: Callable[..., Run]) -> None:
     gate = Gate()
     runs = Runs(gate, concurrency=1)
     running, waiting = submit(runs), submit(runs)
-    assert gate.begun.acquire(timeout=10)
+    assert gate.begun.acquire(timeout=60)
     threading.Timer(0.2, gate.open.set).start()
     runs.close()
     assert (running.status, waiting.status) == ("cancelled", "cancelled")

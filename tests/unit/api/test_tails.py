@@ -54,7 +54,7 @@ def running(service: Service) -> int:
     return int(service.app.state.headwater.tails.running)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -272,7 +272,7 @@ def test_a_remote_tail_outlives_the_service(service: Service, lake: Lake) -> Non
             put(lake, *range(10, 15))
             wait_for(lambda: len(found) == 15)
             tail.close()
-            reader.join(10)
+            reader.join(60)
         finally:
             again.stop()
     assert found == list(range(15))

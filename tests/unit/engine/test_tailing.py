@@ -40,7 +40,7 @@ def shown(lake: Lake, *args: Any, **kwargs: Any) -> list[int]:
     return [row["n"] for row in lake.tail("orders", *args, **kwargs, follow=False)]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -122,7 +122,7 @@ def test_a_tail_waits_and_goes_on_across_commits(lake: Lake) -> None:
             lake.flush("orders")
     wait_for(lambda: len(found) == 30)
     tail.close()
-    reader.join(10)
+    reader.join(60)
     assert not reader.is_alive()
     assert found == list(range(30))
 
@@ -160,7 +160,7 @@ def test_a_tail_that_was_woken_rests_again(lake: Lake, monkeypatch: pytest.Monke
     before = looks[0]
     time.sleep(0.5)
     tail.close()
-    reader.join(10)
+    reader.join(60)
     assert looks[0] - before <= 10
 
 
@@ -173,7 +173,7 @@ def test_the_lake_s_end_is_every_tail_s(tmp_path: Path) -> None:
     wait_for(lambda: bool(lake.tailing.news._listeners))
     time.sleep(0.15)
     lake.close()
-    reader.join(10)
+    reader.join(60)
     assert ended.is_set()
 
 

@@ -99,7 +99,7 @@ def test_it_is_written_while_the_lake_is_open(tmp_path: Path) -> None:
         lake._queries._used = recorder.record
         lake.sql("SELECT * FROM t").rows()
         topic = lake.topics.load("t").id
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not store.of(topic).queries and time.monotonic() < deadline:
             time.sleep(0.01)
         assert store.of(topic).queries == 1

@@ -32,7 +32,7 @@ class Doing:
 
 
 def follow(stop: threading.Event, wake: threading.Event) -> None:
-    stop.wait(20)
+    stop.wait(60)
 
 
 class Streams:
@@ -72,7 +72,7 @@ def streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Streams
     made.close()
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not happen in time"
@@ -160,7 +160,7 @@ def test_an_end_waits_for_what_is_under_way(streams: Streams) -> None:
     done = []
 
     def finish(stop: threading.Event, wake: threading.Event) -> None:
-        stop.wait(20)
+        stop.wait(60)
         time.sleep(0.2)
         done.append(1)
 
@@ -175,7 +175,7 @@ def test_an_end_gives_up_after_its_time(streams: Streams) -> None:
     let = threading.Event()
 
     def hang(stop: threading.Event, wake: threading.Event) -> None:
-        let.wait(20)
+        let.wait(60)
 
     streams.todo = {"a": hang}
     streams.one.tick()
@@ -188,9 +188,9 @@ def test_a_wake_reaches_the_jobs_and_starts_what_is_new(streams: Streams) -> Non
     woken = threading.Event()
 
     def look(stop: threading.Event, wake: threading.Event) -> None:
-        wake.wait(20)
+        wake.wait(60)
         woken.set()
-        stop.wait(20)
+        stop.wait(60)
 
     streams.one._poll = 20.0
     streams.todo = {"a": look}
@@ -198,7 +198,7 @@ def test_a_wake_reaches_the_jobs_and_starts_what_is_new(streams: Streams) -> Non
     wait_for(lambda: streams.one.state("a"))
     streams.todo["b"] = follow
     streams.one.wake()
-    assert woken.wait(5)
+    assert woken.wait(60)
     wait_for(lambda: streams.one.state("b"))
 
 

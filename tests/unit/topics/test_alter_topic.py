@@ -218,7 +218,7 @@ def test_a_producer_that_decoded_before_cannot_store_a_null_after(lake: Lake, mo
 
     def delayed(request: Any) -> Any:
         decoded.set()
-        altered.wait(10)
+        altered.wait(60)
         return append(request)
 
     outcome: list[object] = []
@@ -233,7 +233,7 @@ def test_a_producer_that_decoded_before_cannot_store_a_null_after(lake: Lake, mo
     for blocks in ([[{"id": 1}]], iter([[{"id": 1}]])):
         producer = threading.Thread(target=produce, args=(blocks,))
         producer.start()
-        assert decoded.wait(10)
+        assert decoded.wait(60)
         lake.topic("t").alter("ALTER COLUMN name SET NOT NULL")
         altered.set()
         producer.join()
