@@ -138,7 +138,7 @@ def test_without_a_broker_appends_fail_in_time_and_leave_nothing(kafka: Any, ope
         started = time.monotonic()
         with pytest.raises(Unavailable, match="did not take an append") as refused:
             append(log, 2, producer="p", sequence=1)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 40
         assert refused.value.hint is not None and "nothing is stored twice" in refused.value.hint
         with pytest.raises(Unavailable, match="does not answer"):
             log.tail(TOPIC, 0)

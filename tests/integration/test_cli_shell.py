@@ -143,7 +143,7 @@ def test_ctrl_c_stops_a_query_and_the_shell_goes_on(shell: Terminal) -> None:
     started = time.monotonic()
     shell.type("\x03")
     shell.answer("stopped")
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 40
     shell.type("SELECT count(*) AS n FROM orders;\r")
     shell.answer(r"2000[\s\S]*1 row")
 

@@ -250,6 +250,6 @@ def test_at_the_end_all_are_stopped_and_leases_given_up(streams: Streams) -> Non
     wait_for(lambda: streams.one.state("a") and streams.one.state("b"))
     began = time.monotonic()
     streams.one.stop()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 40
     assert streams.one.state("a") is streams.one.state("b") is None
     assert streams.is_free("a") and streams.is_free("b")
