@@ -55,7 +55,7 @@ def optimize(abused: Any, spark: Any, batches: int = 0) -> None:
         for sequence in range(BATCHES, BATCHES + batches):
             lake.topic("t").append(abused.worker.records(sequence))
             lake.flush("t")
-        until = time.monotonic() + 30
+        until = time.monotonic() + 90
         while True:
             try:
                 lake.sql(OPTIMIZE)

@@ -96,7 +96,7 @@ def world(kafka: Any, tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-def until(connector: KafkaConnector, true: Callable[[], bool], timeout: float = 30) -> None:
+def until(connector: KafkaConnector, true: Callable[[], bool], timeout: float = 90) -> None:
     """Poll until it is true."""
     end = time.monotonic() + timeout
     while not true():
@@ -293,7 +293,7 @@ def test_two_connectors_at_once_repeat_nothing(world: World, caplog: pytest.LogC
         for n in range(0, 600, 20):
             world.numbers(*range(n, n + 20), partition=(n // 20) % 2)
             time.sleep(0.02)
-        end = time.monotonic() + 30
+        end = time.monotonic() + 90
         while len(world.rows()) < 600 and time.monotonic() < end:
             time.sleep(0.05)
     finally:
@@ -342,7 +342,7 @@ def test_a_full_log_is_waited_for(world: World) -> None:
     stop = threading.Event()
     thread = threading.Thread(target=connector.run, args=(stop,))
     thread.start()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 90
     while connector.status().waiting_for != "the log is full" and time.monotonic() < end:
         time.sleep(0.01)
     stored = connector.status().messages

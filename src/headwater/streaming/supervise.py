@@ -75,6 +75,7 @@ class Supervisor:
         self._running: dict[str, _Running] = {}
         self._waiting: dict[str, _Waiting] = {}
         self._lock = threading.Lock()
+        self._looking = threading.Lock()  # held from seeing what is to run until all of it was begun
         self._stop = threading.Event()
         self._woken = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headwater-streams", daemon=True)
@@ -117,6 +118,10 @@ class Supervisor:
 
     def tick(self) -> None:
         """Look once: start what is to run and does not, stop what runs and is not to."""
+        with self._looking:
+            self._look()
+
+    def _look(self) -> None:
         wanted = set(self._jobs())
         with self._lock:
             self._waiting = {name: each for name, each in self._waiting.items() if name in wanted}
@@ -145,9 +150,9 @@ class Supervisor:
         running.thread = threading.Thread(
             target=self._do, args=(running,), name=f"headwater-stream-{name}", daemon=True
         )
-        with self._lock:
+        with self._lock:  # whoever finds it can wait for it
             self._running[name] = running
-        running.thread.start()
+            running.thread.start()
 
     def _do(self, running: _Running) -> None:
         name = running.job.name
@@ -203,8 +208,10 @@ class Supervisor:
         return None
 
     def end(self, name: str, timeout: float = 60.0) -> bool:
-        """Stop the job of this name, if it runs here, after what is under way; whether it has ended."""
-        with self._lock:
+        """Stop the job of this name, if it runs here, after what is under way; whether it has ended.
+
+        What was not to run any more before this is called does not run after it."""
+        with self._looking, self._lock:
             found = self._running.get(name)
             self._waiting.pop(name, None)
         if found is None or found.thread is None:

@@ -171,6 +171,29 @@ def test_an_end_waits_for_what_is_under_way(streams: Streams) -> None:
     assert streams.one.end("a") and streams.one.end("never heard of")
 
 
+def test_an_end_finds_what_is_just_being_started(streams: Streams) -> None:
+    """It was seen to be wanted, then it was not any more, then it was begun."""
+    seen, go_on = threading.Event(), threading.Event()
+
+    def names() -> list[str]:
+        wanted = list(streams.todo)
+        seen.set()
+        go_on.wait(60)
+        return wanted
+
+    streams.todo = {"a": follow}
+    streams.one._jobs = names
+    looking = threading.Thread(target=streams.one.tick)
+    looking.start()
+    assert seen.wait(60)
+    del streams.todo["a"]
+    threading.Timer(0.2, go_on.set).start()
+    assert streams.one.end("a")
+    assert streams.made == ["a"]
+    assert streams.one.state("a") is None
+    looking.join()
+
+
 def test_an_end_gives_up_after_its_time(streams: Streams) -> None:
     let = threading.Event()
 
