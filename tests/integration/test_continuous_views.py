@@ -6,6 +6,7 @@ import itertools
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from headwater.errors import (
 )
 from headwater.spark.session import SparkEngine
 from headwater.storage.maintenance.expire import Keep
+from headwater.streaming import correct
 from headwater.streaming.outbox import Outbox
 from headwater.streaming.status import StreamStatus
 
@@ -331,6 +333,89 @@ def test_late_records_are_counted_kept_or_folded_in(streams: Streams) -> None:
         streams.lake.sql(f"DROP MATERIALIZED VIEW {streams.named(name)}")
     left = [each for each in streams.lake.topics.names() if each.startswith(streams.named("")) and "__" in each]
     assert left == [streams.named("changed__corrections")], "what is beside a view goes with it"
+
+
+def test_event_times_without_a_zone_keep_their_type(streams: Streams) -> None:
+    lake, local = streams.lake, streams.named("local")
+    lake.sql(
+        f"CREATE STREAM {local} (id BIGINT, customer STRING, ts TIMESTAMP_NTZ) "
+        "WITH (timestamp_field = 'ts', max_out_of_orderness = '10 seconds')"
+    )
+    streams._topics.append("local")
+
+    def put(*rows: tuple[int, str, str]) -> None:
+        names = ("id", "customer", "ts")
+        lake.topic(local).append([dict(zip(names, row, strict=True)) for row in rows])
+        lake.flush(local)
+
+    put((1, "c0", "2026-01-01T00:00:10"), (2, "c1", "2026-01-01T00:00:50.5"))
+    queries = {
+        "plain": ("SELECT id, ts, hour(ts) AS h FROM local WHERE ts >= TIMESTAMP_NTZ '2026-01-01 00:00:20'", ""),
+        "minutes": (
+            f"SELECT {START} AS m, max(ts) AS last, sort_array(collect_list(ts)) AS every FROM local GROUP BY {TUMBLE}",
+            "",
+        ),
+        "distinct": ("SELECT DISTINCT customer, ts FROM local", "EMIT ON WINDOW CLOSE"),
+    }
+    for name, (query, emit) in queries.items():
+        assert "A stream keeps it" in streams.view(name, query, emit, "", "local")[0]
+    put((3, "c0", "2026-01-01T00:01:10"), (4, "c1", "2026-01-01T00:00:55"), (4, "c1", "2026-01-01T00:00:55"))
+    for name, (query, _) in queries.items():
+        assert streams.catch_up(name) == [3]
+        found = lake.sql(f"SELECT * FROM {streams.named(name)}")
+        expected = lake.sql(streams.text(query, "local"), engine="spark")
+        types, of_batch = ([str(of).replace(" not null", "") for of in each.schema.types] for each in (found, expected))
+        assert types == of_batch, name
+        closed = [row for row in expected if name != "distinct" or row["ts"].minute == 0]
+        assert Counter(map(repr, found.rows())) == Counter(map(repr, closed)), name
+
+
+@pytest.mark.parametrize(("of", "bound"), [("TIMESTAMP", "START"), ("TIMESTAMP_NTZ", "END")])
+def test_a_correction_reads_what_may_hold_its_windows(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, of: str, bound: str
+) -> None:
+    lake, days = streams.lake, streams.named("days")
+    lake.sql(
+        f"CREATE STREAM {days} (id BIGINT, ts {of}) PARTITIONED BY (days(ts)) "
+        "WITH (timestamp_field = 'ts', max_out_of_orderness = '10 seconds')"
+    )
+    streams._topics.append("days")
+
+    def put(day: float, *ids: int) -> None:
+        zone = "+00:00" if of == "TIMESTAMP" else ""
+        at = f"{(ZERO + timedelta(days=day)).replace(tzinfo=None).isoformat()}{zone}"
+        lake.topic(days).append([{"id": id, "ts": at} for id in ids])
+        lake.flush(days)
+
+    put(0, 1)
+    query = (
+        f"SELECT HOP_{bound}(ts, INTERVAL '1 hour', INTERVAL '2 hours') AS w, count(*) AS n FROM {days} "
+        "GROUP BY HOP(ts, INTERVAL '1 hour', INTERVAL '2 hours')"
+    )
+    streams.view("hours", query, "EMIT ON WINDOW CLOSE", "late = 'correct'")
+    for day in range(1, 5):
+        put(day, day)
+        streams.catch_up("hours")
+    read: list[tuple[int, int]] = []
+    scan = correct.plan_scan
+
+    def watched(*asked: Any) -> Any:
+        found = scan(*asked)
+        read.append((len(found.files), found.total))
+        return found
+
+    monkeypatch.setattr(correct, "plan_scan", watched)
+    put(2, 20, 21)
+    streams.catch_up("hours")
+    of_topic, of_view = read
+    assert of_topic == (2, 6), "the files of that day"
+    assert of_view[0] <= 2 < of_view[1], "those of its two windows"
+    put(4.5, 30)  # closes all but its own
+    streams.catch_up("hours")
+    found = {row["w"]: row["n"] for row in lake.sql(f"SELECT * FROM {streams.named('hours')}")}
+    assert sorted(found.values()) == [1, 1, 1, 1, 1, 1, 1, 1, 3, 3]
+    expected = {row["w"]: row["n"] for row in lake.sql(query)}
+    assert found == {window: n for window, n in expected.items() if window in found}
 
 
 def test_rows_go_to_a_topic_once(streams: Streams) -> None:

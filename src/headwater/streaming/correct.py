@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual, Reference
 from pyiceberg.manifest import DataFile
 from sqlglot import exp
 
@@ -117,8 +117,9 @@ class Corrector:
         topic = self._topics.load(self._input.table.name)
         # A batch that is repeated after a long time may find its snapshot expired; offsets tell what it had.
         kept = topic.table.metadata.snapshot_by_id(end.snapshot or 0) is not None
-        files = plan_scan(topic.table, end.snapshot if kept else topic.snapshot_id, AlwaysTrue(), self._cache).files
-        stored = plan_scan(view.table, view.snapshot_id, AlwaysTrue(), self._cache).files
+        snapshot = end.snapshot if kept else topic.snapshot_id
+        files = plan_scan(topic.table, snapshot, self._times(starts), self._cache).files
+        stored = plan_scan(view.table, view.snapshot_id, self._windows(starts), self._cache).files
         with read_files(own, topic.table_name, files) as records, read_files(own, view.table_name, stored) as states:
             records.where(self._inside(starts)).where(f"`{OFFSET}` < {end.offset}").createOrReplaceTempView(
                 self._input.name
@@ -131,15 +132,36 @@ class Corrector:
             changed = changed.unionAll(old.exceptAll(new).selectExpr("*", f"-1 AS {SIGN}"))
             yield changed.localCheckpoint()
 
+    def _times(self, starts: Sequence[int]) -> BooleanExpression:
+        """Which files of the topic may hold records of the windows: most of a long topic are not read."""
+        return _between(self._time, starts[0], starts[-1] + self._rule.size)
+
+    def _windows(self, starts: Sequence[int]) -> BooleanExpression:
+        """Which files of the view may hold rows of the windows."""
+        told = self._told(starts)
+        return _between(self._column.name, told[0], told[-1])
+
     def _inside(self, starts: Sequence[int]) -> str:
+        micros = f"unix_micros(CAST(`{self._time}` AS TIMESTAMP))"
+        return f"{micros} >= {starts[0]} AND {micros} < {starts[-1] + self._rule.size}"
+
+    @property
+    def _time(self) -> str:
         assert self._input.stream is not None
-        time, last = self._input.stream.event_time, starts[-1] + self._rule.size
-        micros = f"unix_micros(CAST(`{time}` AS TIMESTAMP))"
-        return f"{micros} >= {starts[0]} AND {micros} < {last}"
+        return self._input.stream.event_time
+
+    def _told(self, starts: Sequence[int]) -> list[int]:
+        """What the view's column says of windows that start then."""
+        return [each + (self._rule.size if self._column.is_end else 0) for each in starts]
 
     def _is_one_of(self, starts: Sequence[int]) -> str:
         moment = f"unix_micros(CAST(`{self._column.name}` AS TIMESTAMP))"
-        moved = [each + (self._rule.size if self._column.is_end else 0) for each in starts]
+        moved = self._told(starts)
         if len(moved) > _TAKEN:
             return f"{moment} BETWEEN {moved[0]} AND {moved[-1]}"
         return f"{moment} IN ({', '.join(map(str, moved))})"
+
+
+def _between(column: str, first: int, last: int) -> BooleanExpression:
+    """A filter of moments, in microseconds since 1970."""
+    return And(GreaterThanOrEqual(Reference(column), first), LessThanOrEqual(Reference(column), last))  # type: ignore

@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import TimestampNTZType
 
 from headwater.catalog.iceberg import NAME
 from headwater.catalog.views import P_READ_SIGNED, STATES, View
@@ -81,7 +82,15 @@ def open_frame(session: SparkSession, plan: Continuous, views: Callable[[str], V
     query = inspect(own, plan.outline.text)
     jvm = own.sparkContext._gateway.jvm
     rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(own._jsparkSession, query.plan.clone())
-    return Opened(DataFrame(rows, own), ids)
+    return Opened(_typed(DataFrame(rows, own), plan), ids)
+
+
+def _typed(frame: DataFrame, plan: Continuous) -> DataFrame:
+    """The frame with the columns' types that the view has: event times without a zone are read with one."""
+    wanted = dict(plan.outline.outputs)
+    if not any("timestamp_ntz" in of for of in wanted.values()):
+        return frame
+    return frame.select(*(frame[f"`{name}`"].cast(wanted[name]).alias(name) for name in frame.columns))
 
 
 def unsupported(opened: Opened, mode: str) -> NotStreamed | None:
@@ -131,8 +140,13 @@ def _stream(own: SparkSession, source: Input, id: str, files: Files) -> DataFram
     columns = own._jsparkSession.parseDataType(schema.json())
     ensure_callback_server_started(own.sparkContext._gateway)
     start = Place(source.table.name).to_json()
-    rows = compiled(own, "TaskSets").stream(own._jsparkSession, name, id, columns, start, _Answers(files))
-    return DataFrame(rows, own).withWatermark(event_time, f"{round(bound * 1000)} milliseconds")
+    rows = DataFrame(
+        compiled(own, "TaskSets").stream(own._jsparkSession, name, id, columns, start, _Answers(files)), own
+    )
+    if isinstance(schema[event_time].dataType, TimestampNTZType):
+        # Watermarks are of times with a zone. In UTC, which sessions keep to, both say the same.
+        rows = rows.withColumn(event_time, rows[f"`{event_time}`"].cast("timestamp"))
+    return rows.withWatermark(event_time, f"{round(bound * 1000)} milliseconds")
 
 
 def _table(own: SparkSession, source: Input, views: Callable[[str], View]) -> DataFrame:

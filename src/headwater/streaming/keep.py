@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyiceberg.expressions import BooleanExpression, LessThan, Reference
+from pyiceberg.expressions import LessThan, Reference
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
-from pyiceberg.types import TimestamptzType
 
 from headwater.catalog.progress import P_STREAM, S_EPOCH, Progress, progress_of
-from headwater.catalog.topics import Topic, Topics
+from headwater.catalog.topics import Topics
 from headwater.catalog.view_layout import EPOCH
 from headwater.catalog.views import (
     BASE,
@@ -119,9 +118,8 @@ class Keeper:
             if each.stream is None or each.table.name not in rules:
                 continue
             topic = self._topics.load(each.table.name)
-            if plan_scan(
-                topic.table, topic.snapshot_id, _before_1970(topic, each.stream.event_time), self._cache
-            ).files:
+            early = LessThan(Reference(each.stream.event_time), 0)  # type: ignore  # in microseconds since 1970
+            if plan_scan(topic.table, topic.snapshot_id, early, self._cache).files:
                 return NotStreamed(f'"{topic.name}" has records of before 1970, where the time of a stream begins')
         return None
 
@@ -338,8 +336,3 @@ def _generation(view: View) -> int:
 def _hidden(plan: Continuous) -> list[tuple[str, str]]:
     epoch = [(EPOCH, "bigint")] if plan.layout.kind == "latest" else []
     return [*epoch, (SIGN, "int"), (BASE, "boolean")]
-
-
-def _before_1970(topic: Topic, column: str) -> BooleanExpression:
-    zone = "+00:00" if isinstance(topic.schema.find_field(column).field_type, TimestamptzType) else ""
-    return LessThan(Reference(column), f"1970-01-01T00:00:00{zone}")  # type: ignore
