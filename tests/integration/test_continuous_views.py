@@ -63,7 +63,7 @@ class Streams:
     def text(self, query: str, *names: str) -> str:
         """The query with the names that this test's topics and views have in the lake."""
         for name in ("t", *names):
-            query = re.sub(rf"\b(FROM|JOIN) {name}\b", rf"\1 {self.named(name)}", query)
+            query = re.sub(rf"\b(FROM|JOIN|TABLE) {name}\b", rf"\1 {self.named(name)}", query)
         return query
 
     def stream(self, name: str, options: str = "min_snapshots = 1") -> None:
@@ -166,6 +166,24 @@ SHAPES: dict[str, tuple[str, str, str | None]] = {
         "EMIT ON WINDOW CLOSE",
         "e",
     ),
+    "tabled": (
+        "SELECT w.window_start AS m, w.customer, count(*) AS n "
+        "FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MINUTE) AS w GROUP BY w.window_start, w.window_end, w.customer",
+        "EMIT CHANGES",
+        None,
+    ),
+    "tabled_hops": (
+        "SELECT window_start, window_end, sum(amount) AS a FROM TABLE(HOP(TABLE t, DESCRIPTOR(ts), '20 s', '50 s')) "
+        "GROUP BY window_start, window_end",
+        "EMIT ON WINDOW CLOSE",
+        "window_end",
+    ),
+    "tabled_sessions": (
+        "SELECT customer, window_start, window_end, count(*) AS n FROM SESSION(TABLE t PARTITION BY customer, "
+        "DESCRIPTOR(ts), '15 s') GROUP BY window_start, window_end, customer",
+        "EMIT ON WINDOW CLOSE",
+        "window_end",
+    ),
     "distinct": ("SELECT DISTINCT customer, ts FROM t", "EMIT ON WINDOW CLOSE", "ts"),
     "having": (f"{MINUTES} HAVING count(*) > 1", "EMIT CHANGES", None),
 }
@@ -179,9 +197,14 @@ def test_views_of_every_shape_are_their_queries(streams: Streams) -> None:
         said[name] = streams.view(name, query, emit)[0]
         streams.check(name, query, closed)
     assert {name for name, each in said.items() if each == "A stream keeps it, and emits every row once."} == {
-        *("plain", "closed", "hops", "sessions", "distinct"),
+        *("plain", "closed", "hops", "sessions", "tabled_hops", "tabled_sessions", "distinct"),
     }
-    assert said["keyed"] == "A stream keeps it, and emits the rows of groups as they change."
+    assert (
+        said["keyed"]
+        == said["minutes"]
+        == said["tabled"]
+        == "A stream keeps it, and emits the rows of groups as they change."
+    )
     assert "refreshed incrementally after every commit: a group that was emitted" in said["having"]
     streams.put(*((i, f"c{i % 4}", i % 5, 3 * i - i * 7 % 10) for i in range(40, 70)))
     for name, (query, _, closed) in SHAPES.items():

@@ -23,7 +23,11 @@ from headwater.types import StreamDefinition, TableName, ViewDefinition
 
 OutputMode = Literal["append", "update"]
 _WINDOWS = {"window_of": "window", "session_window": "session_window"}
-_CALL = re.compile(r"\bwindow\s*\(", re.IGNORECASE)
+_WINDOW = re.compile(r"(?<![`\w])window\b(?!`)(\s*\()?", re.IGNORECASE)
+
+
+_MADE = re.compile(r"window|session_window|_window\d+_*")
+"""Columns that show the window of a source, as `sql.windows_streaming` names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +107,9 @@ def plan_continuous(outline: Outline) -> Continuous | NotStreamed:
 def parsed(text: str) -> exp.Expr | None:
     """The query as a tree; None where the parser does not follow Spark's."""
     try:
-        # The parser takes a call of Spark's `window` in GROUP BY for a WINDOW clause.
-        return sqlglot.parse_one(_CALL.sub("window_of(", text), dialect="spark")
+        # The parser takes Spark's `window` in GROUP BY, a call or a column, for a WINDOW clause.
+        named = _WINDOW.sub(lambda found: "window_of(" if found[1] else "`window`", text)
+        return sqlglot.parse_one(named, dialect="spark")
     except ParseError:
         return None
 
@@ -147,14 +152,19 @@ def _is_key(key: exp.Expression, name: str, item: exp.Expression, of_sources: fr
         return True
     if isinstance(key, exp.Column):
         wanted = key.name.lower()
+        if _MADE.fullmatch(wanted) and _written(item) in (f"{_written(key)}.start", f"{_written(key)}.end"):
+            return True
         if key.table or isinstance(item, exp.AggFunc):
             return False
         same = isinstance(item, exp.Column) and item.name.lower() == wanted
         return same or (name.lower() == wanted and wanted not in of_sources)
     if (window := _WINDOWS.get(_function(key))) is not None:
-        written = item.sql(dialect="spark").lower().replace("`", "")
-        return written in {f"{window}{part}" for part in ("", ".start", ".end")}
+        return _written(item) in {f"{window}{part}" for part in ("", ".start", ".end")}
     return False
+
+
+def _written(node: exp.Expression) -> str:
+    return node.sql(dialect="spark").lower().replace("`", "")
 
 
 def _function(node: exp.Expression) -> str:

@@ -17,6 +17,7 @@ ORDERS = Input("orders", TableName.topic("orders"), COLUMNS, StreamDefinition("o
 CLICKS = Input("clicks", TableName.topic("clicks"), COLUMNS, StreamDefinition("clicks", options=BY))
 NAMES = Input("names", TableName.topic("names"), ("id", "name"))
 TUMBLE = "TUMBLE(ts, INTERVAL '1 minute')"
+TABLE = "TUMBLE(TABLE orders, DESCRIPTOR(ts), INTERVAL '1 minute')"
 START, END = f"{TUMBLE[:6]}_START{TUMBLE[6:]}", f"{TUMBLE[:6]}_END{TUMBLE[6:]}"
 
 
@@ -66,6 +67,10 @@ def test_what_only_adds_rows_is_appended(query: str) -> None:
         (f"SELECT {START} AS m, count(*) AS n FROM orders GROUP BY {TUMBLE}", "m n", "m"),
         (f"SELECT {END} AS e, customer, count(*) AS n FROM orders GROUP BY {TUMBLE}, customer", "e customer n",
          "e customer"),
+        (f"SELECT window_start, count(*) AS n FROM {TABLE} GROUP BY window_start, window_end", "window_start n",
+         "window_start"),
+        (f"SELECT t.window_end AS e, customer, count(*) AS n FROM {TABLE} AS t GROUP BY customer, t.window_end",
+         "e customer n", "customer e"),
     ],
 )  # fmt: skip
 def test_groups_are_kept_by_the_columns_that_tell_them(query: str, outputs: str, keys: str) -> None:
@@ -98,6 +103,9 @@ UNTOLD = "a group is not told by the selected columns"
         ("SELECT customer, count(*) AS n FROM orders GROUP BY ROLLUP (customer)", "customer n", UNTOLD),
         ("SELECT customer, count(*) AS n FROM orders GROUP BY CUBE (customer)", "customer n", UNTOLD),
         ("SELECT customer, count(*) AS n FROM orders GROUP BY ALL", "customer n", UNTOLD),
+        ("SELECT s.start AS b, count(*) AS n FROM (SELECT struct(id AS start, ts) AS s FROM orders) GROUP BY s", "b n",
+         UNTOLD),
+        (f"SELECT count(*) AS n FROM {TABLE} GROUP BY window_start", "n", UNTOLD),
         (f"SELECT customer, count(*) AS n FROM orders GROUP BY {TUMBLE}, customer", "customer n", UNTOLD),
         (f"SELECT date_trunc('hour', {START}) AS h, count(*) AS n FROM orders GROUP BY {TUMBLE}", "h n", UNTOLD),
         # The column of the source is what is grouped by, not what is selected under its name.
@@ -149,6 +157,7 @@ WINDOW = LateRule("window", 60_000_000, 60_000_000)
             "GROUP BY SESSION(ts, INTERVAL '5 seconds'), customer",
             {"orders": LateRule("session", size=5_000_000)},
         ),
+        (f"SELECT window_end AS m, count(*) AS n FROM {TABLE} GROUP BY window_end", {"orders": WINDOW}),
         ("SELECT DISTINCT id, ts FROM orders", {"orders": LateRule("time")}),
         ("SELECT id, ts, count(*) AS n FROM orders GROUP BY id, ts", {"orders": LateRule("time")}),
         ("SELECT id FROM orders WHERE amount > 1", {}),
@@ -198,8 +207,12 @@ def test_groups_that_are_no_windows_are_never_late() -> None:
 
 def test_the_column_that_tells_a_window() -> None:
     text = "SELECT customer, {0} AS m, count(*) AS n FROM orders GROUP BY {1}, customer"
-    for bound, is_end in ((START, False), (END, True)):
-        found = planned(text.format(bound, TUMBLE), "customer", "m", "n", emit="close", late="correct")
+    table = text.replace("FROM orders", f"FROM {TABLE}")
+    by_table = (
+        (table.format(f"window_{bound}", "window_start, window_end"), bound == "end") for bound in ("start", "end")
+    )
+    for query, is_end in ((text.format(START, TUMBLE), False), (text.format(END, TUMBLE), True), *by_table):
+        found = planned(query, "customer", "m", "n", emit="close", late="correct")
         assert window_column(found) == WindowColumn("m", is_end)
         check_correctable(found)
 
