@@ -168,7 +168,8 @@ SHAPES: dict[str, tuple[str, str, str | None]] = {
     ),
     "tabled": (
         "SELECT w.window_start AS m, w.customer, count(*) AS n "
-        "FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MINUTE) AS w GROUP BY w.window_start, w.window_end, w.customer",
+        "FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MINUTE) AS w "
+        "GROUP BY w.window_start, w.window_end, w.customer",
         "EMIT CHANGES",
         None,
     ),
