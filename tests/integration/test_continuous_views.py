@@ -353,6 +353,10 @@ def test_late_records_are_counted_kept_or_folded_in(streams: Streams) -> None:
         assert len(streams.rows("SELECT * FROM corrected WHERE n > 15", "corrected", engine=engine)) == 1
     streams.lake.sql(f"COMPACT MATERIALIZED VIEW {streams.named('corrected')}")
     streams.check("corrected", MINUTES, "e")
+    for name, late in (("dropped", 3), ("corrected", 0)):
+        verified = streams.lake.sql(f"VERIFY MATERIALIZED VIEW {streams.named(name)}")
+        assert (verified.rows()[0]["equal"], verified.info["verified"]["late"]) == (not late, late)
+        assert (f"{late} records came too late for it." in verified.notices[0]) == bool(late)
     for name in ("kept", "corrected"):
         streams.lake.sql(f"DROP MATERIALIZED VIEW {streams.named(name)}")
     left = [each for each in streams.lake.topics.names() if each.startswith(streams.named("")) and "__" in each]

@@ -130,8 +130,8 @@ class RefreshedView(Answer):
     sources: list[ConsumedRange]
     rows_read: int
     rows_written: int
-    files: int
-    bytes: int
+    files: int | None = Field(description="Null for a view that a stream keeps, as bytes are.")
+    bytes: int | None
     seconds: float
     snapshot: int | None
 
@@ -144,6 +144,7 @@ class VerifiedView(Answer):
     missing: int = Field(description="Rows that only its query gives.")
     examples: list[str]
     skipped: list[str] = Field(description="Columns that two runs of the query need not agree on.")
+    late: int = Field(description="Records that came too late for the view, and that its query has.")
     sample: int | None
     seconds: float
     snapshot: int | None

@@ -183,6 +183,7 @@ class StreamViews:
             "missing": found.missing,
             "examples": list(found.examples),
             "skipped": [],
+            "late": _late(view),
             "sample": None,
             "seconds": round(found.seconds, 3),
             "snapshot": view.snapshot_id,
@@ -206,6 +207,12 @@ class StreamViews:
             run.wait()
         finally:
             run.stop()
+
+
+def _late(view: View) -> int:
+    """Records that came too late for the view, and were not folded in."""
+    progress = progress_of(view.table.metadata.properties)
+    return 0 if progress is None or view.definition.options.late == "correct" else progress.late
 
 
 def is_streamed(view: View) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from headwater.serving.result import Result
+from headwater.sql.units import counted
 
 _MOMENT = pa.timestamp("us", tz="UTC")
 VIEWS = pa.schema(
@@ -120,10 +121,11 @@ def compared(outcome: Mapping[str, Any]) -> str:
     skipped = f" Not compared: {', '.join(outcome['skipped'])}." if outcome["skipped"] else ""
     if outcome["equal"]:
         return f"{what} is what its query gives: {outcome['rows']:,} rows were compared.{skipped}"
+    late = f" {counted(outcome['late'], 'record')} came too late for it." if outcome["late"] else ""
     examples = "".join(f"\n  {example}" for example in outcome["examples"])
     return (
         f"{what} differs from its query: {outcome['extra']:,} rows are only in the view, "
-        f"{outcome['missing']:,} only in the query.{skipped}{examples}"
+        f"{outcome['missing']:,} only in the query.{late}{skipped}{examples}"
     )
 
 

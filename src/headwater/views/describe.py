@@ -225,6 +225,7 @@ def verified(outcome: Verified) -> dict[str, Any]:
         "missing": outcome.missing,
         "examples": list(outcome.examples),
         "skipped": list(outcome.skipped),
+        "late": 0,
         "sample": outcome.sample,
         "seconds": round(outcome.seconds, 3),
         "snapshot": outcome.snapshot_id,
