@@ -282,6 +282,16 @@ def test_tables_move_on_between_batches(streams: Streams) -> None:
         assert streams.status(name).lag_rows == 0, "tables are never behind"
 
 
+def test_a_subquery_over_a_stream_is_no_stream(streams: Streams) -> None:
+    streams.stream("u")
+    query = "SELECT id, ts FROM t WHERE id IN (SELECT id FROM u)"
+    streams.put((1, "c0", 1, 0), (2, "c0", 1, 0))
+    streams.put((2, "c0", 1, 0), into="u")
+    (said,) = streams.view("v", query, "", "", "u")
+    assert said.endswith(": a subquery over a stream, as in IN or EXISTS, needs all of its records.")
+    streams.check("v", query, None, "u")
+
+
 def test_a_total_over_no_records_has_a_row(streams: Streams) -> None:
     total = "SELECT count(*) AS n, sum(amount) AS a FROM t"
     streams.view("v", total)

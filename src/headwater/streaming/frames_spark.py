@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
@@ -45,18 +44,13 @@ class Opened:
     frame: DataFrame
     ids: Mapping[str, str] = field(repr=False)  # the topic to its stream in the JVM
 
-    @property
-    def _sets(self) -> Any:
-        return compiled(self.frame.sparkSession, "TaskSets")
-
     def advance(self, head: Place) -> None:
         """Let the stream of a topic reach up to here."""
-        self._sets.advance(self.ids[head.topic], head.to_json())
+        compiled(self.frame.sparkSession, "TaskSets").advance(self.ids[head.topic], head.to_json())
 
     def close(self) -> None:
         """Forget the streams, whose query has ended."""
-        for each in self.ids.values():
-            self._sets.close(each)
+        _forget(self.frame.sparkSession, self.ids.values())
 
 
 def open_frame(session: SparkSession, plan: Continuous, views: Callable[[str], View], files: Files) -> Opened:
@@ -72,17 +66,21 @@ def open_frame(session: SparkSession, plan: Continuous, views: Callable[[str], V
         own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     # Every partition of a stateful operator is a store that is opened and committed in every batch.
     own.conf.set("spark.sql.shuffle.partitions", str(own.sparkContext.defaultParallelism))
-    ids = {}
-    for each in plan.outline.inputs:
-        if each.stream is None:
-            _table(own, each, views).createOrReplaceTempView(each.name)
-        else:
-            ids[each.table.name] = uuid.uuid4().hex
-            _stream(own, each, ids[each.table.name], files).createOrReplaceTempView(each.name)
-    query = inspect(own, plan.outline.text)
-    jvm = own.sparkContext._gateway.jvm
-    rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(own._jsparkSession, query.plan.clone())
-    return Opened(_typed(DataFrame(rows, own), plan), ids)
+    ids: dict[str, str] = {}
+    try:
+        for each in plan.outline.inputs:
+            if each.stream is None:
+                _table(own, each, views).createOrReplaceTempView(each.name)
+            else:
+                ids[each.table.name] = uuid.uuid4().hex
+                _stream(own, each, ids[each.table.name], files).createOrReplaceTempView(each.name)
+        query = inspect(own, plan.outline.text)
+        jvm = own.sparkContext._gateway.jvm
+        rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(own._jsparkSession, query.plan.clone())
+        return Opened(_typed(DataFrame(rows, own), plan), ids)
+    except BaseException:
+        _forget(own, ids.values())
+        raise
 
 
 def _typed(frame: DataFrame, plan: Continuous) -> DataFrame:
@@ -93,17 +91,26 @@ def _typed(frame: DataFrame, plan: Continuous) -> DataFrame:
     return frame.select(*(frame[f"`{name}`"].cast(wanted[name]).alias(name) for name in frame.columns))
 
 
-def unsupported(opened: Opened, mode: str) -> NotStreamed | None:
-    """Why Spark would not run the frame as a stream; None if it would."""
+def _forget(session: SparkSession, ids: Iterable[str]) -> None:
+    for each in ids:
+        compiled(session, "TaskSets").close(each)
+
+
+def unsupported(session: SparkSession, plan: Continuous, views: Callable[[str], View]) -> NotStreamed | None:
+    """Why Spark would not run the plan's query, which is good for a batch, as a stream; None if it would."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    jvm = opened.frame.sparkSession.sparkContext._gateway.jvm
+    jvm = session.sparkContext._gateway.jvm
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
-    output = modes.Append() if mode == "append" else modes.Update()
+    output = modes.Append() if plan.mode == "append" else modes.Update()
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     try:
-        checker.checkForStreaming(opened.frame._jdf.queryExecution().analyzed(), output)
+        opened = open_frame(session, plan, views, lambda *_: "[]")
+        try:
+            checker.checkForStreaming(opened.frame._jdf.queryExecution().analyzed(), output)
+        finally:
+            opened.close()
     except (PySparkException, Py4JJavaError) as refused:
         wrong: HeadwaterError = invalid(refused)
         return NotStreamed(_plain(wrong.detail or str(wrong)))
@@ -117,6 +124,7 @@ _REASONS = {
     "window function is not supported": "ranks and other functions over rows need all of them",
     "Distinct aggregations": "DISTINCT inside an aggregate needs all rows of a group",
     "Multiple streaming aggregations": "totals of totals change with every record",
+    "not allowed in subquery expressions": "a subquery over a stream, as in IN or EXISTS, needs all of its records",
 }
 
 

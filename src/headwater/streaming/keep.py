@@ -104,11 +104,7 @@ class Keeper:
         """Why Spark would not run the plan; None if it would."""
         from headwater.streaming.frames_spark import unsupported
 
-        opened = self._open(plan, lambda *_: "[]")
-        try:
-            return unsupported(opened, plan.mode)
-        finally:
-            opened.close()
+        return unsupported(self._spark(), plan, self._views.load)
 
     def too_early(self, plan: Continuous) -> NotStreamed | None:
         """Why the records that are there cannot be read as a stream: its time begins in 1970, and what is older than

@@ -93,7 +93,7 @@ def define(definition: ViewDefinition, found: Sources, session: SparkSession) ->
     every = tuple(SourceColumns(head.table_name, _columns(head)) for head in heads)
     draft = _Draft(definition, every, heads)
     try:
-        columns = _used(draft.analysed(text), draft)
+        columns = _used(draft.analysed(text), draft, _mentioned(text))
         # What * stands for, and so every name in the tree, depends on the columns: the layout is of those that stay.
         draft = _Draft(definition, columns, heads)
         analysed = draft.analysed(text)
@@ -282,14 +282,37 @@ def _spelled_as_spark_does(node: exp.Expr) -> exp.Expr:
     return node
 
 
-def _used(analysed: Analysed, draft: _Draft) -> tuple[SourceColumns, ...]:
-    """The sources with only the columns that the query reads; of one that it merely counts, the first."""
+def _used(analysed: Analysed, draft: _Draft, mentioned: frozenset[tuple[str, str]]) -> tuple[SourceColumns, ...]:
+    """The sources with only the columns that the query reads or names; of one that it merely counts, the first."""
     read = {name for node in walk(analysed.root) for name in _names_in(node)} | set(analysed.outputs)
     found = []
     for source in draft.sources:
-        kept = tuple(pair for pair in source.columns if read & draft.opened.get((source.table.name, pair[0]), set()))
+        table = source.table.name
+        named = {name for of, name in mentioned if of in ("", table)}
+        kept = tuple(
+            pair for pair in source.columns if pair[0] in named or read & draft.opened.get((table, pair[0]), set())
+        )
         found.append(SourceColumns(source.table, kept or source.columns[:1]))
     return tuple(found)
+
+
+def _mentioned(text: str) -> frozenset[tuple[str, str]]:
+    """The columns that a query names, though nothing may come of it: (table, column), without a table if none is said.
+
+    An inner SELECT may name what the one around it does not read.
+    """
+    tree = parsed(text)
+    tables = {str(each.alias_or_name).lower(): str(each.name).lower() for each in tree.find_all(exp.Table)}
+    columns = [each for each in tree.find_all(exp.Column) if not isinstance(each.this, exp.Star)]
+    left_out = [each for star in tree.find_all(exp.Star) for each in star.find_all(exp.Identifier)]
+    return frozenset(
+        [
+            (tables.get(str(each.parts[0].name).lower(), ""), str(part.name).lower())
+            for each in columns
+            for part in each.parts
+        ]
+        + [("", str(each.name).lower()) for each in left_out]
+    )
 
 
 def _names_in(node: Relation) -> set[str]:
