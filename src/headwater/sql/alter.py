@@ -121,8 +121,9 @@ def _read_change(cursor: Cursor) -> Iterator[TopicChange]:
         case "SET":
             cursor.advance()
             yield _read_set(cursor)
-        case _:
-            raise cursor.unexpected(_one_of(_CHANGES), known=_CHANGES)
+        case word:
+            hint = f"Write SET {word} BY (...)." if word in ("PARTITIONED", "ORDERED", "CLUSTERED") else None
+            raise cursor.unexpected(_one_of(_CHANGES), hint=hint, known=_CHANGES)
 
 
 def _read_add(cursor: Cursor) -> Iterator[AddColumn]:
