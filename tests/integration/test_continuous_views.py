@@ -367,6 +367,7 @@ def test_late_records_are_counted_kept_or_folded_in(streams: Streams) -> None:
         verified = streams.lake.sql(f"VERIFY MATERIALIZED VIEW {streams.named(name)}")
         assert (verified.rows()[0]["equal"], verified.info["verified"]["late"]) == (not late, late)
         assert (f"{late} records came too late for it." in verified.notices[0]) == bool(late)
+        assert ('\n  only in the query: {"m":"2026-01-01T00:00:00Z",' in verified.notices[0]) == bool(late)
     for name in ("kept", "corrected"):
         streams.lake.sql(f"DROP MATERIALIZED VIEW {streams.named(name)}")
     left = [each for each in streams.lake.topics.names() if each.startswith(streams.named("")) and "__" in each]

@@ -120,13 +120,17 @@ def compared(outcome: Mapping[str, Any]) -> str:
     what = f'Materialized view "{outcome["view"]}"'
     skipped = f" Not compared: {', '.join(outcome['skipped'])}." if outcome["skipped"] else ""
     if outcome["equal"]:
-        return f"{what} is what its query gives: {outcome['rows']:,} rows were compared.{skipped}"
+        return f"{what} is what its query gives: {_rows(outcome['rows'])} compared.{skipped}"
     late = f" {counted(outcome['late'], 'record')} came too late for it." if outcome["late"] else ""
     examples = "".join(f"\n  {example}" for example in outcome["examples"])
     return (
-        f"{what} differs from its query: {outcome['extra']:,} rows are only in the view, "
+        f"{what} differs from its query: {_rows(outcome['extra'], 'is', 'are')} only in the view, "
         f"{outcome['missing']:,} only in the query.{late}{skipped}{examples}"
     )
+
+
+def _rows(number: int, one: str = "was", more: str = "were") -> str:
+    return f"{number:,} row {one}" if number == 1 else f"{number:,} rows {more}"
 
 
 def _result(schema: pa.Schema, rows: Sequence[Mapping[str, Any]], **more: Any) -> Result:

@@ -6,9 +6,7 @@ not in the view unless it was corrected, so it shows as a difference: that is wh
 
 from __future__ import annotations
 
-import time
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 
 from pyiceberg.expressions import AlwaysTrue
 from pyspark.sql import DataFrame, SparkSession
@@ -19,28 +17,17 @@ from headwater.catalog.views import STATES, View
 from headwater.errors import InvalidStatement, SnapshotGone
 from headwater.spark.gate_spark import isolated
 from headwater.spark.jobs import query_errors
+from headwater.storage.compare_spark import Compared, compare
 from headwater.storage.read_spark import read_files, read_now
 from headwater.storage.scan import ManifestCache, plan_scan
 from headwater.streaming.correct import window_column
 from headwater.streaming.plan import Continuous, Input
 
-EXAMPLES = 5
 
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Rows that the view has and the query lacks, and the other way round, with examples of each."""
-
-    rows: int
-    extra: int
-    missing: int
-    examples: tuple[str, ...]
-    seconds: float
-
-
-def compare(plan: Continuous, view: View, topics: Topics, session: SparkSession, cache: ManifestCache) -> Compared:
+def run_verification(
+    plan: Continuous, view: View, topics: Topics, session: SparkSession, cache: ManifestCache
+) -> Compared:
     """The view's current rows against its query at the view's position."""
-    started = time.perf_counter()
     if any(each.stream is None for each in plan.outline.inputs):
         raise InvalidStatement(
             f'materialized view "{view.name}" cannot be compared with its query',
@@ -54,11 +41,7 @@ def compare(plan: Continuous, view: View, topics: Topics, session: SparkSession,
         stack.enter_context(read_files(own, view.table_name, files)).createOrReplaceTempView(STATES)
         ours, theirs = own.sql(view.read), _closed(own.sql(plan.outline.batch), plan, view)
         ours = ours.selectExpr(*(f"CAST(`{name}` AS {of}) AS `{name}`" for name, of in theirs.dtypes))
-        extra, missing = ours.exceptAll(theirs), theirs.exceptAll(ours)
-        counts = ours.count(), extra.count(), missing.count()
-        examples = [f"only in the view: {row.asDict()}" for row in extra.limit(EXAMPLES).collect()]
-        examples += [f"only in the query: {row.asDict()}" for row in missing.limit(EXAMPLES).collect()]
-    return Compared(*counts, tuple(examples), time.perf_counter() - started)
+        return compare(ours, theirs)
 
 
 def _records(
