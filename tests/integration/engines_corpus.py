@@ -62,6 +62,8 @@ select id, length(s), char_length(s), character_length(c), len(s), length(bin), 
 select id, upper(c), lower(c), ucase(c), lcase(c), upper('abc') from events
 select id, substring(s, 1, 2), substr(s, 2, 3), substring(s, 2), substr(s, 3), left(s, 2), right(s, 2), left(s, 0), right(s, 100), substring(s, 1, 0) from events
 select id, trim(s), ltrim(s), rtrim(s), replace(s, 'a', 'bb'), replace(s, 'b', '') from events
+select id, startswith(s, 'a'), endswith(s, c), contains(s, c), contains(s, ''), startswith(c, s), endswith(s, 'é') from events
+select id from events where startswith(s, 'a') or not contains(s, 'b') or endswith(s, c)
 select id, concat(s, c), s || c, s || '-' || c, concat(s, i, '-', b), concat(s), c || k, concat(dt, ' ', p) from events
 select id, s like 'a%', s like '%b', s like 'a_b', s not like '%a%', s like '', s like '%', s like '_', c like 'r%d' from events
 select id, year(ts), quarter(ts), month(ts), weekofyear(ts), day(ts), dayofmonth(ts), dayofweek(ts), weekday(ts), dayofyear(ts), hour(ts), minute(ts), second(ts) from events
@@ -491,3 +493,61 @@ def queries(text: str) -> list[str]:
 RAISES = queries(RAISING)
 LEFT_TO_SPARK = queries(UNPROVEN)
 PROVEN = queries(PROJECTIONS + PREDICATES + AGGREGATES + ORDERS + RELATIONS + WINDOWS)
+
+# Mostly not proven, with conditions that may or may not hold for the rows of the tables below.
+NARROWED = queries("""
+select id, explode(arr) as v from events where i > 0
+select id, v from events lateral view explode(arr) x as v where v = 1 and id < 20
+select id, v from events lateral view outer explode(arr) x as v where v is null and i < 8
+select e.id, (select max(k) from people p where p.k = e.k and p.k > 2) from events e where e.k = 3
+select e.id, (select count(*) from people p where e.i = 1) as n from events e
+select id from events e where exists (select 1 from people p where p.k = e.k and e.c = 'red')
+select id from events e where not exists (select 1 from people p where p.k = e.k and p.k = 2)
+select id from events where k in (select k from people where k = 1) or id = 3
+select id from events where not (k in (select k from people where k = 2) or b)
+select id from events where k not in (select k from people where k = 2)
+select id from events where (select max(k) from people where k < 3) = k
+select id from events natural join people where k = 2
+select id, k from events full join people using (k) where k = 2
+select id, k from events left join people using (k) where k = 2
+select id, k from events right join people using (k) where k = 2
+select e.id, p.k from events e left join people p on e.k = p.k and e.i = 1 where p.k is null
+select e.id, p.k from events e right join people p on e.k = p.k and e.i = 1 and p.k < 4
+select e.id from events e left semi join people p on e.k = p.k and p.k = 2 where s rlike '.*'
+select e.id from events e left anti join people p on e.k = p.k and p.k = 2 where s rlike '.*'
+select e.id, q.k from events e, lateral (select p.k from people p where p.k = e.k and e.i > 0) q where q.k = 2
+select c, count(*) from events group by rollup(c) having c = 'red'
+select c, count(*) from events group by rollup(c) having c is null
+select c, k, count(*) from events group by cube(c, k) having k = 1
+select c, k, grouping(c) as g from events group by grouping sets ((c, k), (k)) having k = 1
+select * from (select c, k, count(*) as n from events group by grouping sets ((c), (k))) where c is null
+select c, first(i, true) is null as f from events group by c having c = 'red'
+select k, sort_array(collect_list(id)) from events where c = 'red' group by all
+select k, max_by(id, id) as m from events group by k having k < 3
+select * from (select id, c, row_number() over (partition by c order by id) as n from events) where n = 1 and id > 10
+select * from (select id, c, collect_list(id) over (partition by c order by id) as n from events) where c = 'red'
+select * from (select id, c, collect_list(id) over (order by id) as n from events) where c = 'red'
+select * from (select id, i, rand() < 2 as r from events) where i = 1
+select id from events where rand() < 2 and i = 1
+select * from (select id, i, uuid() is null as u from events order by id limit 5) where i = 1
+select * from (select id, c from events order by id desc limit 7 offset 2) where c = 'red'
+select id from events tablesample (100 percent) where i = 1
+select id from events where s rlike 'a' and c = 'red' or i = 7
+select id from events where not (s rlike 'a' and c = 'red')
+select id from events where i = '1'
+select id from events where k > 1.5 and s rlike '.*'
+select id from events where c like 'r!%' escape '!' or c = 'red'
+select * from (select id, i from events where s rlike '.*' union all select k, k from people) where i = 1
+select * from (select k from events where s rlike '.*' except all select k from people where k = 3) where k < 4
+select * from (select k from events where s rlike '.*' except select k from people) where k = 1
+select * from (select k from events where s rlike '.*' intersect select k from people) where k = 1
+select * from (select id, c from events) pivot (count(id) as n for c in ('red', 'green'))
+select * from (select c, k, id from events) pivot (count(id) for c in ('red' as r, 'blue' as b)) where k = 2
+select id, n from events unpivot (n for of in (i, k)) where n = 1
+with e as (select *, s rlike 'a' as a from events where i > 0) select id from e where k = 2 union all select id from e where c = 'red'
+with e as (select c, collect_set(k) as k from events group by c) select size(k) from e where c = 'red'
+select id from events where case when i = 1 then s rlike '.*' else false end
+select id from events where coalesce(i, 1) = 1 and nvl2(c, c, 'red') = 'red'
+select id from events where if(i = 1, true, k = 2)
+select id, i from events where i = 1 |> where id > 5
+""")

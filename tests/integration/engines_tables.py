@@ -230,12 +230,12 @@ def write(folder: Path) -> dict[str, tuple[Path, Path]]:
     for name, table in tables().items():
         ours, theirs = folder / f"{name}.parquet", folder / f"{name}_spark.parquet"
         pq.write_table(table, ours, row_group_size=7)
-        pq.write_table(_uuids_as_text(table), theirs, row_group_size=7)
+        pq.write_table(as_spark_shows(table), theirs, row_group_size=7)
         files[name] = (ours, theirs)
     return files
 
 
-def _uuids_as_text(table: pa.Table) -> pa.Table:
+def as_spark_shows(table: pa.Table) -> pa.Table:
     if "u" not in table.column_names:
         return table
     texts = [None if value is None else str(value) for value in table["u"].to_pylist()]

@@ -17,7 +17,7 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
 
 from headwater.engine import Lake
-from headwater.errors import InvalidOption
+from headwater.errors import HeadwaterError, InvalidOption
 from headwater.sql.definition import encodes
 from headwater.sql.option_pairs import CODECS, ENCODINGS
 from headwater.sql.schema_text import parse_type
@@ -271,6 +271,34 @@ def test_spark_skips_what_the_plan_says_and_loses_no_row(lake: Lake, spark: Any)
     assert useful >= 15
     nans = lake.sql("SELECT id FROM skipped WHERE price > 1000", engine="spark").rows()
     assert nans == [{"id": 150}] == lake.sql("SELECT id FROM skipped WHERE price > 1000", engine="duckdb").rows()
+
+
+def test_spark_opens_no_file_that_the_plan_skips(lake: Lake) -> None:
+    lake.sql("CREATE TOPIC unopened (id BIGINT, s STRING) WITH (bloom_columns = 's')")
+    for start in (0, 1):
+        lake.topic("unopened").append([{"id": n, "s": f"k{n:04}"} for n in range(start, 400, 2)])
+        lake.flush("unopened")
+    query = "SELECT id, reverse(s) AS r FROM unopened WHERE s = 'k0007'"
+    plan = lake.sql(f"EXPLAIN {query}").info["plan"]
+    assert (plan["engine"], plan["scans"][0]["files"], plan["scans"][0]["skipped_by_bloom_filter"]) == ("spark", 1, 1)
+    paths = [local_path(file.file_path) for file in files_of(lake, "unopened")]
+    (skipped,) = (path for path in paths if 7 not in pq.read_table(path).column("id").to_pylist())
+    stored = skipped.read_bytes()
+    skipped.write_bytes(stored[:4] + bytes(64) + stored[68:])  # the first page of it cannot be read any more
+    assert lake.sql(query).rows() == [{"id": 7, "r": "7000k"}]
+    with pytest.raises(HeadwaterError):
+        lake.sql(query.replace("0007", "0008")).rows()
+
+
+def test_conditions_that_iceberg_fails_on_are_answered(lake: Lake) -> None:
+    lake.sql("CREATE TOPIC prefixes (id BIGINT, s STRING, raw BINARY) PARTITIONED BY (s)")
+    lake.topic("prefixes").append([{"id": 1, "s": "ab", "raw": "AA=="}, {"id": 2, "s": None, "raw": "AQ=="}])
+    lake.flush("prefixes")
+    for condition in ("s LIKE 'a%' OR id = 1", "raw IN (X'00', NULL)", "startswith(s, 'a') OR id < 2"):
+        for engine in ("spark", "auto"):
+            assert lake.sql(f"SELECT id FROM prefixes WHERE {condition}", engine=engine).rows() == [{"id": 1}], (
+                condition
+            )
 
 
 def scanned_files(frame: Any) -> int:

@@ -1,7 +1,7 @@
 """Skipping files changes no answer: random tables and conditions, compared with looking at every row.
 
 A table has files of several partition specs, sort orders and bloom filters. The conditions are SQL: what is tested is
-the whole way from a text to the files that are read, and DuckDB's answer from those.
+the whole way from a text to the files that are read, and the engines' answers from those.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from pyiceberg.manifest import DataFile
 
 import headwater
 from headwater.engine import Lake
+from headwater.spark.session import SparkEngine
 from headwater.sql.statements import Query
 from headwater.storage.scan import FileScan
 from headwater.storage.writer import local_path
 from headwater.topics import ingest
 from headwater.topics.log import Entry
 
+SPARK_SEEDS, SPARK_QUERIES = (100, 102, 105), 12
 Row = dict[str, Any]
 Test = Callable[[Row], bool | None]
 Condition = tuple[str, Test]
@@ -252,6 +254,27 @@ def test_no_answer_changes_and_files_are_skipped(lake: Lake, seed: int) -> None:
             answered += 1
     assert answered > 40  # otherwise DuckDB's answers would not have been looked at
     assert skipped > 0.5 * skippable  # a planner that keeps every file would pass everything else
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", SPARK_SEEDS)
+def test_spark_reads_the_files_of_the_plan(spark: Any, spark_lake: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    name, planned = f"skipping{seed}", 0
+    made = (spark_lake / "headwater.toml").exists()
+    with pytest.MonkeyPatch.context() as patch, Lake.open(spark_lake) if made else Lake.init(spark_lake) as lake:
+        lake._spark = SparkEngine(lambda: spark, stop=lambda _: None)
+        patch.setattr(ingest, "write_files", write_in_process)
+        rows = table_of(lake, name, chance)
+        for _ in range(SPARK_QUERIES):
+            text, test = condition(chance)
+            query = f"SELECT _offset FROM {name} WHERE {text}"
+            plan, _ = lake._queries._plan(Query(query, engine="spark"), None)
+            planned += plan.agreed is not None and 0 < len(plan.scans[0].files.files) < plan.scans[0].files.total
+            found = sorted(row["_offset"] for row in lake.sql(query, engine="spark"))
+            assert found == [at for at, row in enumerate(rows) if test(row) is True], text
+        lake.sql(f"DROP TOPIC {name}")
+    assert planned > SPARK_QUERIES / 4
 
 
 def test_every_reason_is_told(lake: Lake) -> None:

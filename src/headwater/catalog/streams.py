@@ -20,7 +20,7 @@ from headwater.errors import (
     TopicNotFound,
 )
 from headwater.sql.stream_json import stream_from_dict, stream_to_dict
-from headwater.types import StreamDefinition
+from headwater.types import VIEWS, StreamDefinition
 
 P_STREAMS = "headwater.stream."
 """Before the name of a stream; the value is its definition as JSON."""
@@ -59,9 +59,16 @@ class Streams:
         """The stream of this name; StreamNotFound with a suggestion if there is none."""
         if (found := self.find(name)) is not None:
             return found
+        raise StreamNotFound(f'stream "{name}" does not exist', hint=self._meant(name))
+
+    def _meant(self, name: str) -> str:
+        """What somebody may mean who names a stream that there is not."""
+        if name in self._topics.tables.names(VIEWS):
+            return f'"{name}" is a materialized view: DESCRIBE MATERIALIZED VIEW {name}, SHOW STREAM STATUS FOR {name}.'
+        if name in self._topics.names():
+            return f'"{name}" is a topic: CREATE STREAM {name} WITH (timestamp_field = …) makes it a stream.'
         near = get_close_matches(name, [stream.name for stream in self.all()], n=1)
-        hint = f'Did you mean "{near[0]}"?' if near else "`SHOW STREAMS` lists them."
-        raise StreamNotFound(f'stream "{name}" does not exist', hint=hint)
+        return f'Did you mean "{near[0]}"?' if near else "`SHOW STREAMS` lists them."
 
     def all(self) -> list[Stream]:
         """All streams, by name."""

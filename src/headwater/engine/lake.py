@@ -277,6 +277,7 @@ class Lake:
                     lambda: self.spark,
                     self.metrics,
                     lambda: self.streams,
+                    self._queries.check,
                 )
             return self._opened_views
 

@@ -47,6 +47,7 @@ class ViewRoom:
         spark: Callable[[], SparkSession],
         metrics: Metrics,
         streams: Callable[[], StreamRoom],
+        check: Callable[[str], None],
     ) -> None:
         self._intake = intake
         self.topics = topics
@@ -55,7 +56,7 @@ class ViewRoom:
         self.history = History(paths.state, settings.busy_timeout, settings.view_history)
         self.upkeep = Upkeep(topics, views, spark, self.flush, record=self.record)
         self.reader = ViewReader(views, self.upkeep.sources, wal, self.history, self.upkeep.cache)
-        self.statements = ViewStatements(self.upkeep, self.reader, self.history, spark, streams)
+        self.statements = ViewStatements(self.upkeep, self.reader, self.history, spark, streams, check)
         self.refreshing = Refreshing(paths, settings, self.upkeep, self.history, wal, spark)
 
     def fresh(self, session: SparkSession, name: str) -> AbstractContextManager[DataFrame]:

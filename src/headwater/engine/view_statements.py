@@ -32,6 +32,7 @@ from headwater.views.describe import ViewReader, compacted, refreshed, verified
 from headwater.views.explain import describe, describe_defined, kept, render, render_defined
 from headwater.views.history import History
 from headwater.views.plan import RefreshPlan
+from headwater.views.text import plain
 from headwater.views.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -52,8 +53,10 @@ class ViewStatements:
         history: History,
         spark: Callable[[], SparkSession],
         streams: Callable[[], StreamRoom],
+        check: Callable[[str], None],
     ) -> None:
         self._streams = streams
+        self._check_names = check
         self._upkeep = upkeep
         self._spark = spark
         self._views = upkeep.views
@@ -116,6 +119,8 @@ class ViewStatements:
     def _create(self, statement: CreateView) -> Result:
         definition = statement.definition
         name, existed = definition.name, self._views.exists(definition.name)
+        if statement.or_replace or not existed:
+            self._check(definition)
         try:
             if definition.options.mode == "continuous":
                 said = self._streams().views.create(definition, replace=statement.or_replace)
@@ -130,6 +135,11 @@ class ViewStatements:
         notices = (kept(layout, definition.options), *view_notices(definition.options))
         status = f'materialized view "{name}" {"replaced" if existed else "created"}'
         return Result.done(status, notices)
+
+    def _check(self, definition: ViewDefinition) -> None:
+        """Tell of wrong names in the query at once: for most of them Spark need not be started."""
+        plain(definition.query)
+        self._check_names(definition.query)
 
     def _make(self, definition: ViewDefinition, *, replace: bool) -> None:
         old = self._views.load(definition.name) if replace and self._views.exists(definition.name) else None
@@ -150,6 +160,7 @@ class ViewStatements:
             )
 
     def _explain_create(self, definition: ViewDefinition) -> Result:
+        self._check(definition)
         if definition.options.mode == "continuous":
             return self._streams().views.explain(definition)
         defined = define(definition, self._upkeep.sources, self._spark())

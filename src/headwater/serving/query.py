@@ -218,6 +218,14 @@ class Queries:
         tables = self._views.tables
         return [self._views.load(name) for name in dict.fromkeys(now) if is_there(tables, TableName.view(name))]
 
+    def check(self, text: str) -> None:
+        """Raise what is surely wrong with the names in a query that is not run now; Spark tells of the rest."""
+        named = normalise(rewrite_windows(text))
+        moment = Moment(
+            self._topics, self._log, self._manifests, tail=False, views=self._views, relations=named.relations
+        )
+        _judged(Query(text), named.text, agree(named.text, moment))
+
     def explain(self, query: Query, *, analyze: bool = False, cancel: Cancel | None = None) -> Result:
         """The plan as lines of text, with what running it took if asked; as plain data in the result's `info`."""
         plan, moment = self._plan(query, (cancel or Cancel()) if analyze else None)
@@ -288,7 +296,7 @@ class Queries:
         session = self._spark()
         cancel.check()
         named = f"headwater-query-{uuid4().hex}"
-        running: Running = SparkRun(session, plan.text, moment, timeout, named, self._fresh_frame)
+        running: Running = SparkRun(session, plan, moment, timeout, named, self._fresh_frame)
         cancel.attach(running)
         return running
 

@@ -1,14 +1,20 @@
-"""A query on Spark: through the gate, in a session of its own, over the very snapshots and tails of its moment."""
+"""A query on Spark: through the gate, in a session of its own, over the very snapshots and tails of its moment.
+
+Of a topic on which the query has conditions, the files of the plan are read, and those alone: what EXPLAIN says is what
+is done. Iceberg's own planning is for the rest: handed a prefix and partitions of nulls, or IN with a null among binary
+values, it fails.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.catalog.views import STATES
@@ -16,11 +22,12 @@ from headwater.errors import InvalidName, QueryCancelled, QueryFailed, QueryTime
 from headwater.serving.change_rows import TopicChanges
 from headwater.serving.change_rows_spark import change_frame
 from headwater.serving.moment import Moment, ViewAtOnce
+from headwater.serving.plan import QueryPlan, Scan
 from headwater.serving.tail import TopicAtOnce
 from headwater.spark.arrow_spark import query_folder, result_schema, stream, to_spark
 from headwater.spark.gate_spark import ParsedQuery, analyze, inspect, isolated, sources
 from headwater.spark.jobs import RunningQuery
-from headwater.storage.read_spark import read_now, read_snapshot
+from headwater.storage.read_spark import read_files, read_now, read_snapshot
 
 FreshFrame = Callable[[SparkSession, str], AbstractContextManager[DataFrame]]
 """A view's rows as they would be if it were refreshed now."""
@@ -30,7 +37,13 @@ class SparkRun:
     """A query that Spark runs: batches to read once, and a way to stop it."""
 
     def __init__(
-        self, session: SparkSession, text: str, moment: Moment, timeout: float, query_id: str, fresh: FreshFrame | None
+        self,
+        session: SparkSession,
+        plan: QueryPlan,
+        moment: Moment,
+        timeout: float,
+        query_id: str,
+        fresh: FreshFrame | None,
     ) -> None:
         self._running = RunningQuery(session, query_id)
         self._timeout = timeout
@@ -38,9 +51,10 @@ class SparkRun:
         self._resources = ExitStack()
         try:
             own = isolated(session)
-            query = inspect(own, text)
+            query = inspect(own, plan.text)
             folder = self._resources.enter_context(query_folder(session))
-            self._frame = analyze(own, query, _register(own, query, moment, folder, self._resources, fresh))
+            topics = _Topics(own, moment, folder, self._resources, _narrowed(plan))
+            self._frame = analyze(own, query, _register(own, query, moment, topics, self._resources, fresh))
             self.schema = result_schema(self._frame)
         except BaseException:
             self.close()
@@ -89,11 +103,16 @@ def _entered(resources: ExitStack, own: SparkSession, fresh: FreshFrame | None, 
     return resources.enter_context(fresh(own, name))
 
 
+def _narrowed(plan: QueryPlan) -> Mapping[str, Scan]:
+    """Scans by name of which some condition is known, so that the plan says which files are read."""
+    return {scan.name: scan for scan in plan.scans if scan.needs.filter != AlwaysTrue()}
+
+
 def _register(
     own: SparkSession,
     query: ParsedQuery,
     moment: Moment,
-    folder: Path,
+    topics: _Topics,
     resources: ExitStack,
     fresh: FreshFrame | None,
 ) -> frozenset[tuple[str, str]]:
@@ -102,7 +121,7 @@ def _register(
     for name in sorted(query.relations):
         try:
             asked = moment.fresh.get(name)
-            frame = _entered(resources, own, fresh, asked) if asked else _at(resources, own, moment, name, folder)
+            frame = _entered(resources, own, fresh, asked) if asked else topics.frame(name)
         except (TopicNotFound, InvalidName):
             if name in query.ctes:
                 continue
@@ -112,21 +131,47 @@ def _register(
     return sources(*frames)
 
 
-def _at(resources: ExitStack, own: SparkSession, moment: Moment, name: str, folder: Path) -> DataFrame:
-    at = moment.at(name)
-    if isinstance(at, TopicChanges):
-        return resources.enter_context(change_frame(own, at))
-    if isinstance(at, ViewAtOnce):
-        return _folded(own, at)
-    return _topic(own, at, folder, lambda snapshot_id: _stored(resources, own, moment, at, snapshot_id))
+class _Topics:
+    """What a query reads, by the names that it has for it, as frames that can be run until the query ends."""
 
+    def __init__(
+        self, own: SparkSession, moment: Moment, folder: Path, resources: ExitStack, narrowed: Mapping[str, Scan]
+    ) -> None:
+        self._own = own
+        self._moment = moment
+        self._folder = folder
+        self._resources = resources
+        self._narrowed = narrowed
 
-def _stored(resources: ExitStack, own: SparkSession, moment: Moment, at: TopicAtOnce, snapshot_id: int) -> DataFrame:
-    """The rows of a topic's snapshot, in the columns that the topic has at this moment."""
-    name, table = at.topic.table_name, at.topic.table
-    if at.schema.schema_id != table.metadata.current_schema_id:  # the past, in the columns that it had
-        return read_snapshot(own, name, snapshot_id)
-    return resources.enter_context(read_now(own, name, table, snapshot_id, moment.manifests))
+    def frame(self, name: str) -> DataFrame:
+        at = self._moment.at(name)
+        if isinstance(at, TopicChanges):
+            return self._resources.enter_context(change_frame(self._own, at))
+        return _folded(self._own, at) if isinstance(at, ViewAtOnce) else self._topic(name, at)
+
+    def _topic(self, name: str, at: TopicAtOnce) -> DataFrame:
+        try:
+            if at.snapshot_id is None:
+                return to_spark(self._own, at.rows, self._folder)
+            stored = self._stored(name, at, at.snapshot_id)
+            return stored.unionAll(to_spark(self._own, at.rows, self._folder)) if at.rows.num_rows else stored
+        except Exception as failed:
+            if "time fields" not in str(failed) and "time64" not in str(failed):
+                raise
+            raise QueryFailed(
+                f'topic "{at.topic.name}" cannot be read by Spark',
+                detail="It has a column of type time, which Spark does not have.",
+                hint="Write the query so that DuckDB can answer it; EXPLAIN says what sends it to Spark.",
+            ) from None
+
+    def _stored(self, name: str, at: TopicAtOnce, snapshot_id: int) -> DataFrame:
+        """The rows of a topic's snapshot, in the columns that the topic has at this moment."""
+        own, of, table = self._own, at.topic.table_name, at.topic.table
+        if at.schema.schema_id != table.metadata.current_schema_id:  # the past, in the columns that it had
+            return read_snapshot(own, of, snapshot_id)
+        if (scan := self._narrowed.get(name)) is not None:
+            return self._resources.enter_context(read_files(own, of, scan.files.files, scan.needs.filter))
+        return self._resources.enter_context(read_now(own, of, table, snapshot_id, self._moment.manifests))
 
 
 def _folded(own: SparkSession, at: ViewAtOnce) -> DataFrame:
@@ -138,20 +183,3 @@ def _folded(own: SparkSession, at: ViewAtOnce) -> DataFrame:
         return own.sql(at.sql)
     finally:
         own.catalog.dropTempView(STATES)
-
-
-def _topic(own: SparkSession, at: TopicAtOnce, folder: Path, stored: Callable[[int], DataFrame]) -> DataFrame:
-    topic, rows = at.topic, at.rows
-    try:
-        if at.snapshot_id is None:
-            return to_spark(own, rows, folder)
-        table = stored(at.snapshot_id)
-        return table.unionAll(to_spark(own, rows, folder)) if rows.num_rows else table
-    except Exception as failed:
-        if "time fields" not in str(failed) and "time64" not in str(failed):
-            raise
-        raise QueryFailed(
-            f'topic "{topic.name}" cannot be read by Spark',
-            detail="It has a column of type time, which Spark does not have.",
-            hint="Write the query so that DuckDB can answer it; EXPLAIN says what sends it to Spark.",
-        ) from None

@@ -132,6 +132,10 @@ def test_a_near_name_is_suggested(lake: Lake, streams: Streams) -> None:
     with pytest.raises(StreamNotFound) as missed:
         streams.load("click")
     assert missed.value.hint == 'Did you mean "clicks"?'
+    lake.sql("CREATE TOPIC plain (n BIGINT)")
+    with pytest.raises(StreamNotFound) as missed:
+        streams.load("plain")
+    assert str(missed.value.hint).startswith('"plain" is a topic: CREATE STREAM plain WITH')
 
 
 def test_what_has_no_connector_does_not_run(lake: Lake) -> None:

@@ -154,6 +154,15 @@ def _replace(args: Args) -> Built:
     return f"replace({', '.join(_text_of_string(a) for a in args)})", t.STRING
 
 
+def _within(function: str) -> Callable[[Args], Built]:
+    """Whether the first text holds the second, at some place; both engines compare bytes."""
+
+    def build(args: Args) -> Built:
+        return f"{function}({', '.join(_text_of_string(a) for a in args)})", t.BOOLEAN
+
+    return build
+
+
 def concatenated(args: Args) -> Built:
     """`concat` and `||`: null when any part is."""
     return f"({' || '.join(string(a) for a in args)})", t.STRING
@@ -316,6 +325,9 @@ SCALARS: Mapping[str, Proven] = MappingProxyType(
         "rtrim": Proven(_trim("rtrim"), about="Spaces only."),
         "replace": Proven(_replace, 3, 3, about="The search text is a literal."),
         "concat": Proven(concatenated, 1, 99),
+        "startswith": Proven(_within("starts_with"), 2, 2),
+        "endswith": Proven(_within("ends_with"), 2, 2),
+        "contains": Proven(_within("contains"), 2, 2),
         "year": _part("year"),
         "quarter": _part("quarter"),
         "month": _part("month"),
