@@ -58,9 +58,9 @@ def file_location(path: Path) -> str:
 
 def open_catalog(path: Path, warehouse: Path, busy_timeout: float) -> SqlCatalog:
     """The embedded catalog in the SQLite file `path`, with tables below `warehouse`."""
-    from pyiceberg.catalog.sql import SqlCatalog
+    from headwater.catalog.forward import ForwardCatalog
 
-    return SqlCatalog(
+    return ForwardCatalog(
         NAME,
         uri=f"sqlite:///{path}?timeout={busy_timeout}",
         warehouse=file_location(warehouse),
