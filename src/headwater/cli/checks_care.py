@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from pyiceberg.table import StaticTable
 
@@ -14,9 +15,11 @@ from headwater.cli.screen import counted, sized
 from headwater.config import LakePaths, Settings
 from headwater.state.care import CareStore
 from headwater.state.sqlite import connect
+from headwater.storage.checksums import state_of
 from headwater.storage.maintenance.orphans import list_files, list_folders, plan_folders, plan_orphans
 from headwater.storage.maintenance.reachable import referred
 from headwater.storage.scan import ManifestCache
+from headwater.storage.writer import local_path
 from headwater.types import TOPICS, VIEWS, TableName
 
 
@@ -38,6 +41,23 @@ def check_orphans(name: str, table: StaticTable, paths: LakePaths, settings: Set
         message = f"{counted(len(plan.orphans), 'file')} ({size}) that no snapshot refers to{young}"
         return Check(label, "warn", message, f"`headwater maintain {name} --only orphans` deletes them.")
     return Check(label, "ok", f"none of {counted(plan.listed, 'file')}{young}")
+
+
+def check_damage(
+    name: str, table: StaticTable, live: Iterable[str], paths: LakePaths, settings: Settings
+) -> list[Check]:
+    """The live files that compaction found damaged and passes over; not those that have changed since."""
+    id = str(table.metadata.table_uuid)
+    rows = _rows(paths, settings, "damaged_files", "path, table_id, state, why")
+    noted = {path: why for path, of, state, why in rows if of == id and state_of(Path(path)) == state}
+    found = [noted[path] for path in sorted(str(local_path(each)) for each in live) if path in noted]
+    if not found:
+        return []
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    message = f"compaction passes over {counted(len(found), 'damaged file')}: {found[0]}{more}"
+    return [
+        Check(f"damage in {name}", "fail", message, "Run `headwater doctor --deep`, which says what can be repaired.")
+    ]
 
 
 def check_folders(paths: LakePaths, tables: Mapping[TableName, StaticTable], settings: Settings) -> Check:
@@ -72,9 +92,13 @@ def check_pending(paths: LakePaths, settings: Settings, tables: Mapping[TableNam
 
 
 def _noted(paths: LakePaths, settings: Settings) -> list[tuple[str, str, float, int]]:
+    return _rows(paths, settings, "pending_deletions", "path, table_id, due, bytes")
+
+
+def _rows(paths: LakePaths, settings: Settings, table: str, columns: str) -> list[Any]:
     with closing(connect(paths.state, settings.busy_timeout, read_only=True)) as db:
-        known = db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'pending_deletions'").fetchone()[0]
-        return db.execute("SELECT path, table_id, due, bytes FROM pending_deletions").fetchall() if known else []
+        known = db.execute("SELECT count(*) FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0]
+        return db.execute(f"SELECT {columns} FROM {table}").fetchall() if known else []  # noqa: S608
 
 
 def _forget(paths: LakePaths, settings: Settings, ids: set[str]) -> None:

@@ -171,7 +171,7 @@ def _read_tables(tables: list[Registered]) -> Iterator[tuple[Registered, StaticT
 def _check_table(
     each: Registered, table: StaticTable, paths: LakePaths, settings: Settings, with_log: bool, deep: bool
 ) -> Iterator[Check]:
-    from headwater.cli.checks_care import check_orphans
+    from headwater.cli.checks_care import check_damage, check_orphans
     from headwater.cli.checks_files import check_files, check_metadata, read_contents
     from headwater.cli.checks_offsets import check_position, check_ranges, check_rows
 
@@ -180,6 +180,8 @@ def _check_table(
     yield files
     if deep:
         yield check_metadata(each.name, table, contents)
+    elif with_log:  # every file is read otherwise
+        yield from check_damage(each.name, table, contents.of(table.current_snapshot()), paths, settings)
     if table.metadata.properties.get(P_KIND) == "topic":
         if with_log:
             yield check_position(each.name, table, paths.state, settings.busy_timeout)

@@ -111,6 +111,7 @@ class StepRunner:
         for attempt in range(ATTEMPTS):
             plan = self._steps.plan(step, self._reload(subject), asked)
             if not plan.due:
+                wanted.notes.extend(plan.notes)
                 return replace(line, outcome="nothing", reason=plan.reason, numbers=plan.numbers)
             try:
                 return self._run(plan, line, wanted)

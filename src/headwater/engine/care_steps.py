@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.table import Table
@@ -14,7 +15,8 @@ from headwater.catalog.views import P_POSITION, P_SIGNED, S_METHOD, S_POSITION, 
 from headwater.config import Settings
 from headwater.sql.statements import MaintenanceStep
 from headwater.sql.units import counted
-from headwater.state.care import CareStore, Pending
+from headwater.state.care import CareStore, DamagedFile, Pending
+from headwater.storage.checksums import state_of
 from headwater.storage.maintenance.deletions import run_deletions
 from headwater.storage.maintenance.expire import (
     ExpiryPlan,
@@ -159,18 +161,26 @@ class Steps:
         name = str(subject.name)
         if topic.definition.options.compaction == "off" and not asked.optimize:
             return Planned("compact", name, False, "the option compaction is off")
-        plan = plan_compaction(topic, self._cache, now=asked.now, full=asked.full, asked=asked.optimize)
+        # Who asks by name is told again; otherwise a damaged file is told once, and waits until it has changed.
+        bad = [] if asked.optimize else [each.path for each in self._store.damaged(topic.id) if _is_as_found(each)]
+        plan = plan_compaction(topic, self._cache, now=asked.now, full=asked.full, asked=asked.optimize, damaged=bad)
+        notes = (_left_alone(plan.passed_over),) if plan.passed_over else ()
 
         def run(tell: Tell) -> Numbers:
             memory = self._settings.sort_memory
+            # As they are before they are read: one that is put back meanwhile has another state than the damaged one.
+            states = {path: state_of(Path(path)) for path in plan.paths}
             done = run_compaction(
                 self._topics, plan, self._spark, progress=tell, cancelled=asked.cancelled, memory=memory
             )
             if done.damaged:  # what could be rewritten is committed
+                self._store.note_damage(
+                    [DamagedFile(path, topic.id, states[path], why) for path, why in done.left_alone if path in states]
+                )
                 raise done.damaged[0]
             return done.describe()
 
-        return Planned("compact", name, bool(plan.groups), plan.reason, plan.describe(), (), run)
+        return Planned("compact", name, bool(plan.groups), plan.reason, plan.describe(), notes, run)
 
     # -- metadata ---------------------------------------------------------------------------------------------------
 
@@ -256,6 +266,17 @@ class Steps:
             return run_orphans(load, self._cache, plan).describe()
 
         return Planned("orphans", str(subject.name), not plan.empty, plan.reason, plan.describe(), notes, run)
+
+
+def _is_as_found(file: DamagedFile) -> bool:
+    return state_of(Path(file.path)) == file.state
+
+
+def _left_alone(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return (
+        f"Damaged files are left alone until they change: {', '.join(paths[:3])}{more}. See `headwater doctor --deep`."
+    )
 
 
 def _unsent(subject: Subject, table: Table) -> list[int]:

@@ -55,6 +55,15 @@ reads = Table(
     Column("until", Float, nullable=False),
 )
 
+damage = Table(
+    "damaged_files",
+    metadata,
+    Column("path", String, primary_key=True),
+    Column("table_id", String, nullable=False, index=True),
+    Column("state", String, nullable=False),
+    Column("why", String, nullable=False),
+)
+
 _PIECE = 500
 """Paths in one statement."""
 
@@ -84,6 +93,16 @@ class Pending:
     table_id: str
     due: float
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedFile:
+    """A file that cannot be rewritten, why, and the state in which it was found: once that has changed, it may be."""
+
+    path: str
+    table_id: str
+    state: str
+    why: str
 
 
 def lease_of(table: str) -> str:
@@ -169,11 +188,29 @@ class CareStore:
             for start in range(0, len(paths), _PIECE):
                 piece = list(paths[start : start + _PIECE])
                 connection.execute(delete(deletions).where(deletions.c.path.in_(piece)))
+                connection.execute(delete(damage).where(damage.c.path.in_(piece)))
 
     def settle_tables(self, live: Sequence[str]) -> int:
         """Forget the files of tables that are not among `live`, whose folders went with them; how many."""
         with self._named(), self.engine.begin() as connection:
+            connection.execute(delete(damage).where(damage.c.table_id.not_in(list(live))))
             return connection.execute(delete(deletions).where(deletions.c.table_id.not_in(list(live)))).rowcount
+
+    # -- damage -----------------------------------------------------------------------------------------------------
+
+    def note_damage(self, found: Sequence[DamagedFile]) -> None:
+        """Remember files that are damaged, as they are now."""
+        with self._named(), self.engine.begin() as connection:
+            for each in found:
+                row = {"path": each.path, "table_id": each.table_id, "state": each.state, "why": each.why}
+                connection.execute(insert(damage).values(row).on_conflict_do_update(index_elements=["path"], set_=row))
+
+    def damaged(self, table_id: str) -> list[DamagedFile]:
+        """The files of a table that were found damaged."""
+        wanted = select(damage).where(damage.c.table_id == table_id).order_by(damage.c.path)
+        with self._named(), self.engine.connect() as connection:
+            rows = connection.execute(wanted).all()
+        return [DamagedFile(row.path, row.table_id, row.state, row.why) for row in rows]
 
     # -- reads ------------------------------------------------------------------------------------------------------
 

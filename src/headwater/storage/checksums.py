@@ -6,13 +6,16 @@ pages' bodies at the most (`pages.py`); where it has none, it passes.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
+import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from headwater.errors import Corrupt
@@ -108,6 +111,28 @@ def _verify_part(path: Path, handle: int, part: SealedColumn | Chunk) -> None:
         part.verify(handle)
     except ValueError as wrong:
         raise damaged(path, f'Column "{part.column}": {wrong}.', column=part.column) from None
+
+
+@contextmanager
+def decoding(path: Path) -> Iterator[None]:
+    """Corrupt if the file cannot be decoded inside: another writer's may be damaged where nothing has a checksum."""
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as wrong:
+        # What the system says has a number, what Arrow says has none.
+        if isinstance(wrong, OSError) and wrong.errno not in (None, errno.EIO):
+            raise
+        said = str(wrong).partition("\n")[0].rstrip(".")
+        raise damaged(path, f"It cannot be decoded: {said}.") from wrong
+
+
+def state_of(path: Path) -> str:
+    """What changes whenever a file does, also when it is put back with the time that it had; `missing` has one too."""
+    try:
+        found = path.stat()
+    except OSError:
+        return "missing"
+    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
 
 
 def damaged(path: Path, detail: str, **data: str) -> Corrupt:

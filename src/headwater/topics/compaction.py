@@ -71,8 +71,8 @@ def run_compaction(
         done = run.all(plan.groups)
         if plan.wish.full and run.moved and not done.cancelled:
             # Rows of files of an older partition spec lie in many small files now, one for each partition and group.
-            topic = topics.load(plan.topic)
-            done = run.all(plan_compaction(topic, ManifestCache(), now=plan.wish.now, asked=True).groups)
+            topic, bad = topics.load(plan.topic), {path for path, _ in done.left_alone}
+            done = run.all(plan_compaction(topic, ManifestCache(), now=plan.wish.now, asked=True, damaged=bad).groups)
     except storage_errors() as failed:
         left = "What was committed stays; no row has changed."
         raise storage_error(failed, f'compaction of topic "{plan.topic}"', left) from failed
@@ -128,7 +128,7 @@ class _Run:
         return self._done
 
     def _job(self, groups: Sequence[Group]) -> list[Group]:
-        """Rewrite some groups of a kind and commit them; those of which files have gone meanwhile."""
+        """Rewrite some groups of a kind and commit them; those of which files have gone meanwhile, or are damaged."""
         from ulid import ULID
 
         from headwater.storage.maintenance.compact_spark import run_job
@@ -145,10 +145,11 @@ class _Run:
             raise
         failpoint("compaction.written")
         written = self._good(groups, outcomes)
-        stale = self._commit(topic, written, time.perf_counter() - started)
+        again = self._without_damage(groups, outcomes)
+        again += self._commit(topic, written, time.perf_counter() - started)
         failpoint("compaction.committed")
         self._progress(self._so_far())
-        return stale
+        return again
 
     def _load(self) -> Topic:
         topic = self._topics.load(self._plan.topic)
@@ -157,16 +158,31 @@ class _Run:
         return topic
 
     def _good(self, groups: Sequence[Group], outcomes: Sequence[Outcome]) -> list[_Written]:
-        """The groups that were written; damaged ones are remembered, and any other failure ends the run."""
+        """The groups that were written; any failure but damage ends the run."""
         good = [_Written(groups[each.number], each) for each in outcomes if each.failed is None]
         for outcome in outcomes:
-            if isinstance(outcome.failed, Corrupt):
-                log.error("compaction leaves damaged files alone", extra={"why": str(outcome.failed)})
-                self._done = replace(self._done, damaged=(*self._done.damaged, outcome.failed))
-            elif outcome.failed is not None:
+            if outcome.failed is not None and not isinstance(outcome.failed, Corrupt):
                 remove_files([file for each in good for file in each.outcome.files])
                 raise outcome.failed
         return good
+
+    def _without_damage(self, groups: Sequence[Group], outcomes: Sequence[Outcome]) -> list[Group]:
+        """The groups that have damaged files, without them; the files are remembered."""
+        left: list[Group] = []
+        for outcome in outcomes:
+            if not isinstance(outcome.failed, Corrupt):
+                continue
+            group, damaged = groups[outcome.number], outcome.damaged or (outcome.failed,)
+            alone = [(path, str(each)) for each in damaged for path in _blamed(each, group)]
+            log.error("compaction leaves damaged files alone", extra={"why": [str(each) for each in damaged]})
+            self._done = replace(
+                self._done,
+                damaged=(*self._done.damaged, *damaged),
+                left_alone=(*self._done.left_alone, *alone),
+            )
+            bad = {path for path, _ in alone}
+            left.append(_only(group, {each.file_path for each in group.files if _path(each) not in bad}))
+        return left
 
     def _commit(self, topic: Topic, written: Sequence[_Written], seconds: float) -> list[Group]:
         """Commit all groups at once, or each by itself if files of some have gone; those of which they have."""
@@ -224,6 +240,16 @@ class _Run:
         }
         groups = [_only(group, live) for group in stale]
         return [group for group in groups if len(group.files) > 1 or (group.files and group.kind != "pack")]
+
+
+def _blamed(damage: Corrupt, group: Group) -> list[str]:
+    """The files that cannot be rewritten: the one that the error names, or all if it names none."""
+    named = damage.data.get("file")
+    return [_path(file) for file in group.files] if named is None else [str(named)]
+
+
+def _path(file: DataFile) -> str:
+    return str(local_path(file.file_path))
 
 
 def _only(group: Group, live: set[str]) -> Group:

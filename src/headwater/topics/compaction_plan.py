@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
@@ -16,29 +16,42 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import PrimitiveType
 
 from headwater.catalog.topics import Topic
+from headwater.sql.units import counted
 from headwater.storage.changes import between
 from headwater.storage.layout import layout_of
 from headwater.storage.maintenance.effect import CompactionPlan, Wish, predict
 from headwater.storage.maintenance.policy import Group, Rules, Seen, order_mark, plan_groups, run_of
 from headwater.storage.scan import ManifestCache, plan_scan
+from headwater.storage.writer import local_path
 from headwater.types import OFFSET, TIMESTAMP
 
 
 def plan_compaction(
-    topic: Topic, cache: ManifestCache, *, now: float, full: bool = False, asked: bool = False
+    topic: Topic,
+    cache: ManifestCache,
+    *,
+    now: float,
+    full: bool = False,
+    asked: bool = False,
+    damaged: Collection[str] = (),
 ) -> CompactionPlan:
     """What is worth rewriting at `now`; nothing but metadata is read.
 
-    `asked` is an explicit wish: all files count as cold. `full` brings all files into the current layout.
+    `asked` is an explicit wish: all files count as cold. `full` brings all files into the current layout. Files that
+    are known to be `damaged`, by their paths, are passed over.
     """
     layout, options = layout_of(topic), topic.definition.options
     sorting = "zorder" if layout.clustering else "sort" if layout.ordering else None
     cold_before = now - options.compact_after
     rules = Rules(layout.target_bytes, topic.table.spec().spec_id, sorting, cold_before, asked, full)  # type: ignore[arg-type]
-    files = plan_scan(topic.table, topic.snapshot_id, AlwaysTrue(), cache).files
+    every = plan_scan(topic.table, topic.snapshot_id, AlwaysTrue(), cache).files
+    bad = {file.file_path for file in every if damaged and str(local_path(file.file_path)) in damaged}
+    files = [file for file in every if file.file_path not in bad]
     groups = plan_groups(list(_seen(topic, files, _changed(topic.table, cold_before, cache))), rules)
-    effect = predict(groups, topic.table.metadata)
-    return CompactionPlan(topic.name, topic.id, groups, _reason(groups, files), effect, Wish(now, full, asked))
+    effect, wish = predict(groups, topic.table.metadata), Wish(now, full, asked)
+    reason = _reason(groups, every) + (f", {counted(len(bad), 'damaged file')} passed over" if bad else "")
+    paths = tuple(sorted(str(local_path(path)) for path in bad))
+    return CompactionPlan(topic.name, topic.id, groups, reason, effect, wish, paths)
 
 
 def _reason(groups: Sequence[Group], files: Sequence[DataFile]) -> str:

@@ -8,6 +8,7 @@ follow each other.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -26,7 +27,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.types import DoubleType, FloatType
 
 from headwater.errors import Corrupt, HeadwaterError
-from headwater.storage.checksums import damaged, verify_file
+from headwater.storage.checksums import damaged, decoding, verify_file
 from headwater.storage.external_sort import sorted_batches
 from headwater.storage.field_ids import plan_reading
 from headwater.storage.maintenance.ranges import Ranges, deal_out, held_rows, plan_ranges
@@ -80,12 +81,13 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a group: its new files, or why there are none."""
+    """What became of a group: its new files, or why there are none; `damaged` are the sources that are to blame."""
 
     number: int
     files: tuple[DataFile, ...]
     seconds: float
     failed: Exception | None = None
+    damaged: tuple[Corrupt, ...] = ()
 
 
 def run_rewrites(rewrites: Sequence[Rewrite], into: Target, means: Means, attempt: int) -> Iterator[Outcome]:
@@ -97,6 +99,8 @@ def run_rewrites(rewrites: Sequence[Rewrite], into: Target, means: Means, attemp
         started = time.perf_counter()
         new_id = lambda: f"{each.ids}_{attempt}_{next(numbers)}"  # noqa: E731
         try:
+            if wrong := _damage(each.sources, given.threads):
+                return Outcome(each.number, (), time.perf_counter() - started, wrong[0], wrong)
             files = _rewritten(each, into, given, new_id)
             return Outcome(each.number, tuple(files), time.perf_counter() - started)
         except (HeadwaterError, OSError, pa.ArrowException) as failed:
@@ -123,7 +127,6 @@ def _step_back() -> None:
 
 def _rewritten(each: Rewrite, into: Target, means: Means, new_id: Callable[[], str]) -> list[DataFile]:
     with _pool(means.threads) as pool:
-        list(pool.map(_verify, each.sources))
         if not into.layout.ordered:
             files = pool.submit(_packed, each, into, new_id).result()
         else:
@@ -131,13 +134,27 @@ def _rewritten(each: Rewrite, into: Target, means: Means, new_id: Callable[[], s
     return _checked(each, files)
 
 
-def _verify(source: Source) -> None:
+def _damage(sources: Sequence[Source], threads: int) -> tuple[Corrupt, ...]:
+    """What is wrong with the files, each of which is read."""
+    with _pool(threads) as pool:
+        return tuple(found for found in pool.map(_wrong, sources) if found is not None)
+
+
+def _wrong(source: Source) -> Corrupt | None:
     path = local_path(source.path)
-    if not path.exists():
-        raise damaged(path, "The file does not exist.")
-    if (size := path.stat().st_size) != source.bytes:
-        raise damaged(path, f"It has {size} bytes instead of {source.bytes}.")
-    verify_file(path, None, source.rows)
+    try:
+        if not path.exists():
+            return damaged(path, "The file does not exist.")
+        if (size := path.stat().st_size) != source.bytes:
+            return damaged(path, f"It has {size} bytes instead of {source.bytes}.")
+        verify_file(path, None, source.rows)
+    except Corrupt as found:
+        return found
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return damaged(path, f"The disk cannot read it: {error.strerror}.")
+    return None
 
 
 def _checked(each: Rewrite, files: list[DataFile]) -> list[DataFile]:
@@ -272,10 +289,10 @@ def _cut(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatc
 
 
 def read_sources(sources: Iterable[Source], into: Target) -> Iterator[pa.RecordBatch]:
-    """The rows of the files in the table's current columns."""
+    """The rows of the files in the table's current columns; Corrupt if one cannot be decoded."""
     for source in sources:
         path = local_path(source.path)
-        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+        with decoding(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             reading = plan_reading(file.schema_arrow, into.schema, source.path)
             # Not Arrow's own threads: they do not step back.
             rows = batch_rows(file.metadata)

@@ -16,6 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from headwater.errors import Corrupt
 from headwater.storage.maintenance.policy import Group, Kind
+from headwater.storage.writer import local_path
 
 S_COMPACTION = "headwater.compaction"
 S_SECONDS = "headwater.compaction-seconds"
@@ -74,7 +75,8 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """Groups of files to rewrite, why, and what that is predicted to cost and bring."""
+    """Groups of files to rewrite, why, and what that is predicted to cost and bring. `passed_over` are live files that
+    are known to be damaged."""
 
     topic: str
     table_id: str
@@ -82,6 +84,12 @@ class CompactionPlan:
     reason: str
     effect: Effect
     wish: Wish
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> list[str]:
+        """The files that it rewrites."""
+        return [str(local_path(file.file_path)) for group in self.groups for file in group.files]
 
     def describe(self) -> dict[str, Any]:
         kinds = Counter(group.kind for group in self.groups)
@@ -90,7 +98,7 @@ class CompactionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a compaction did beside what was predicted; `damaged` are groups that were left alone, and why."""
+    """What a compaction did beside what was predicted; `damaged` says which files were left alone, and why."""
 
     topic: str
     effect: Effect = field(default_factory=Effect)
@@ -99,6 +107,7 @@ class Compacted:
     stale: int = 0  # groups of which another statement took files away meanwhile
     snapshots: tuple[int, ...] = ()
     damaged: tuple[Corrupt, ...] = ()
+    left_alone: tuple[tuple[str, str], ...] = ()  # the paths of damaged files, each with what is wrong
     cancelled: bool = False
 
     def describe(self) -> dict[str, Any]:

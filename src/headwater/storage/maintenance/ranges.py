@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from headwater.storage.checksums import decoding
 from headwater.storage.comparable import comparable
 from headwater.storage.field_ids import plan_reading
 from headwater.storage.layout import Layout
@@ -69,7 +70,7 @@ def row_bytes(paths: Sequence[Path], into: Target) -> float:
     """About how much memory a row takes."""
     rows = size = 0
     for path in _spread(paths, MEASURED_FILES):
-        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+        with decoding(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             reading = plan_reading(file.schema_arrow, into.schema, str(path))
             for batch in islice(file.iter_batches(MEASURED_ROWS, columns=list(reading.columns), use_threads=False), 1):
                 rows, size = rows + batch.num_rows, size + reading.batch(batch).nbytes
@@ -105,7 +106,7 @@ def _spread(paths: Sequence[Path], most: int) -> list[Path]:
 
 def _sampled(path: Path, into: Target) -> Iterator[pa.Table]:
     """Rows of all row groups at even distances: a file that is in order itself has its keys all over them."""
-    with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+    with decoding(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
         reading = plan_reading(file.schema_arrow, into.schema, str(path))
         for group in range(file.num_row_groups):
             table = file.read_row_group(group, columns=list(reading.columns), use_threads=False)
