@@ -22,13 +22,15 @@ _TOTALS = {"total-data-files": "data files", "total-records": "records", "total-
 @dataclass(slots=True)
 class Contents:
     """What the metadata of a table says, as far as it can be read: live files by snapshot; what is wrong with the
-    current one, and with past ones."""
+    current one, and with past ones; what is wrong with which files, once they were looked at."""
 
     files: dict[int, dict[str, DataFile]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     wrong_past: list[str] = field(default_factory=list)
     unreadable: set[int] = field(default_factory=set)
     manifests: int = 0
+    damaged: dict[str, str] = field(default_factory=dict)
+    deep: bool = False
 
     def of(self, snapshot: Snapshot | None) -> dict[str, DataFile]:
         return self.files.get(snapshot.snapshot_id, {}) if snapshot is not None else {}
@@ -36,7 +38,7 @@ class Contents:
 
 def read_contents(table: StaticTable, *, deep: bool) -> Contents:
     """What the current snapshot refers to, or every snapshot does; what cannot be read is told, not raised."""
-    current, found, entries = table.current_snapshot(), Contents(), _Entries(table)
+    current, found, entries = table.current_snapshot(), Contents(deep=deep), _Entries(table)
     if current is not None:
         found.wrong = [*_read(current, entries, found), *_wrong_totals(current, found)]
     past = [each for each in table.metadata.snapshots if current is None or each.snapshot_id != current.snapshot_id]
@@ -121,7 +123,7 @@ def check_metadata(name: str, table: StaticTable, contents: Contents) -> Check:
     label = f"metadata of {name}"
     if contents.wrong:
         message = f"{counted(len(contents.wrong), 'thing')} wrong: {'; '.join(contents.wrong[:3])}"
-        return Check(label, "fail", message, _advice(name, table, contents, set()))
+        return Check(label, "fail", message, _advice(name, table, contents))
     if contents.wrong_past:
         message = f"{len(contents.wrong_past)} wrong about past states: {'; '.join(contents.wrong_past[:3])}"
         action = "The current state is in order. Restore the files from a backup, or let those snapshots expire."
@@ -130,37 +132,40 @@ def check_metadata(name: str, table: StaticTable, contents: Contents) -> Check:
     return Check(label, "ok", said)
 
 
-def check_files(qualified: str, table: StaticTable, contents: Contents, *, deep: bool) -> tuple[Check, set[str]]:
-    """Whether the files exist with their sizes; `deep` verifies checksums and rows. Also, the damaged ones."""
-    name = qualified.partition(".")[2]
+def check_files(qualified: str, table: StaticTable, contents: Contents) -> Check:
+    """Whether the files exist with their sizes, and if it is to be deep, their checksums and rows; notes the others."""
+    name, deep = qualified.partition(".")[2], contents.deep
     current = contents.of(table.current_snapshot())
     if table.metadata.current_snapshot_id in contents.unreadable:
         message = f"not all of its files are known: {contents.wrong[0]}"
-        return Check(qualified, "fail", message, "Restore the table's metadata folder from a backup."), set()
+        return Check(qualified, "fail", message, "Restore the table's metadata folder from a backup.")
     wrong = {path: reason for path, file in current.items() if (reason := _wrong(file, deep))}
+    past = {path: file for files in contents.files.values() for path, file in files.items() if path not in current}
+    lost = {path: reason for path, file in past.items() if (reason := _wrong(file, deep))}
+    contents.damaged = wrong | lost
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         message = f"{len(wrong)} of {len(current)} data files are not as recorded: {next(iter(wrong.values()))}{more}"
-        return Check(qualified, "fail", message, _advice(name, table, contents, set(wrong))), set(wrong)
-    past = {path: file for files in contents.files.values() for path, file in files.items() if path not in current}
-    lost = {path: reason for path, file in past.items() if (reason := _wrong(file, deep))}
+        return Check(qualified, "fail", message, _advice(name, table, contents))
     total = sized(sum(file.file_size_in_bytes for file in current.values()))
     how = "every one matches its checksums" if deep else "all in place"
     said = f"{counted(len(current), 'data file')}, {total}, {how}"
     if lost:
         message = f"{said}; {len(lost)} files of past states are not as recorded: {next(iter(lost.values()))}"
-        return Check(qualified, "warn", message, "Restore them from a backup, or let those snapshots expire."), set()
-    return Check(qualified, "ok", f"{said}{f', {len(past)} more of past states' if past else ''}"), set()
+        return Check(qualified, "warn", message, "Restore them from a backup, or let those snapshots expire.")
+    return Check(qualified, "ok", f"{said}{f', {len(past)} more of past states' if past else ''}")
 
 
-def _advice(name: str, table: StaticTable, contents: Contents, damaged: set[str]) -> str:
+def _advice(name: str, table: StaticTable, contents: Contents) -> str:
     """What can be done about snapshots that cannot be read, or files that are damaged."""
     backup = "Restore the files from a backup"
     if table.metadata.properties.get("headwater.kind") == "view":
         return f"Run `REFRESH MATERIALIZED VIEW {name} FULL`, which computes it anew from its sources."
+    if not contents.deep:  # past states were not looked at
+        return f"{backup}, or run `headwater doctor --deep`, which says what can be repaired."
     for snapshot in list(ancestors_of(table.current_snapshot(), table.metadata))[1:]:
         files = contents.files.get(snapshot.snapshot_id)
-        if files is None or snapshot.snapshot_id in contents.unreadable or damaged & files.keys():
+        if files is None or snapshot.snapshot_id in contents.unreadable or contents.damaged.keys() & files.keys():
             continue
         at = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
         rows = sum(file.record_count for file in files.values())

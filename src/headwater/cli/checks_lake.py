@@ -173,11 +173,11 @@ def _check_table(
 ) -> Iterator[Check]:
     from headwater.cli.checks_care import check_damage, check_orphans
     from headwater.cli.checks_files import check_files, check_metadata, read_contents
+    from headwater.cli.checks_lost import check_lost
     from headwater.cli.checks_offsets import check_position, check_ranges, check_rows
 
     contents = read_contents(table, deep=deep)
-    files, damaged = check_files(f"{each.namespace}.{each.name}", table, contents, deep=deep)
-    yield files
+    yield check_files(f"{each.namespace}.{each.name}", table, contents)
     if deep:
         yield check_metadata(each.name, table, contents)
     elif with_log:  # every file is read otherwise
@@ -188,6 +188,8 @@ def _check_table(
         yield check_ranges(each.name, table)
         if deep:
             sound = contents.of(table.current_snapshot())
-            yield check_rows(each.name, table, [file for path, file in sound.items() if path not in damaged])
+            yield check_rows(each.name, table, [file for path, file in sound.items() if path not in contents.damaged])
+            if contents.damaged.keys() & sound.keys():
+                yield from check_lost(each.name, table, contents, paths, settings)
     if deep:
         yield check_orphans(each.name, table, paths, settings)

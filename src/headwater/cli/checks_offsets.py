@@ -38,7 +38,7 @@ def check_position(topic: str, table: StaticTable, state: Path, timeout: float) 
     if table.metadata.properties.get(P_OPTION + "log") == "kafka":
         return Check(name, "ok", f"committed up to {committed}, its log is in Kafka and was not looked at")
     with closing(connect(state, timeout, read_only=True)) as db:
-        row = _log_row(db, table)
+        row = log_row(db, table)
         if row is None:
             return Check(name, "ok", f"committed up to {committed}, nothing in the log")
         row_id, end = row
@@ -54,7 +54,7 @@ def check_position(topic: str, table: StaticTable, state: Path, timeout: float) 
     )
 
 
-def _log_row(db: sqlite3.Connection, table: StaticTable) -> tuple[int, int] | None:
+def log_row(db: sqlite3.Connection, table: StaticTable) -> tuple[int, int] | None:
     row = db.execute(
         "SELECT id, next_offset FROM log_topics WHERE topic = ? AND NOT dropped", (str(table.metadata.table_uuid),)
     ).fetchone()
@@ -97,7 +97,7 @@ def _overlap(ranges: Sequence[Offsets]) -> Offsets | None:
 def check_rows(topic: str, table: StaticTable, files: Sequence[DataFile]) -> Check:
     """Whether every offset in the files is below the position, in none of the gaps, and there once. Reads them."""
     name, position = f"rows of {topic}", _position(table)
-    bounds = {file.file_path: _bounds(file, table) for file in files}
+    bounds = {file.file_path: file_bounds(file, table) for file in files}
     for file in files:
         low, high = bounds[file.file_path]
         if low < 0 or high >= position:
@@ -124,7 +124,7 @@ def _advice(topic: str) -> str:
     return f"Compare past states with `DIFF TOPIC {topic}`, and roll back to the last good one, or restore a backup."
 
 
-def _bounds(file: DataFile, table: StaticTable) -> tuple[int, int]:
+def file_bounds(file: DataFile, table: StaticTable) -> tuple[int, int]:
     """The least and the greatest offset that a file may hold, by its statistics."""
     id = table.schema().find_field(OFFSET).field_id
     low, high = ((bounds or {}).get(id) for bounds in (file.lower_bounds, file.upper_bounds))

@@ -29,6 +29,8 @@ S_SOURCE = "source-snapshot-id"
 S_PICKED_FROM = "headwater.picked-from"
 S_PICKED_TO = "headwater.picked-to"
 """The offsets that a picked snapshot brought back: not those of an ingest, which follow each other."""
+S_RESTORED = "headwater.restored-rows"
+"""How many records of a damaged file were written anew."""
 
 _MADE_BY = {
     S_SOURCE: "cherry-pick",
@@ -37,6 +39,7 @@ _MADE_BY = {
     "headwater.updated-rows": "update",
     "headwater.retired-rows": "retention",
     "headwater.altered": "alter",
+    S_RESTORED: "restore",
 }
 """What made a snapshot, by the entry of its summary that only that maker writes; the first one that is there counts."""
 

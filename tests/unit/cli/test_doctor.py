@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
@@ -21,6 +22,7 @@ from headwater.cli.main import main
 from headwater.engine import Lake
 from headwater.state.care import CareStore, Pending
 from headwater.storage.commit import Change, commit, tag
+from headwater.storage.maintenance.compact import Source, read_sources
 from headwater.storage.writer import PartitionedWriter, local_path
 from headwater.topics import ingest
 from headwater.types import Offsets, TableName
@@ -106,6 +108,7 @@ def test_a_missing_file_and_the_state_that_does_without_it(lake: Lake) -> None:
         "Restore the files from a backup: no state of the table that is still kept does without them."
     )
     assert wrong(lake, deep=False) == {"topics.t": "fail"}
+    assert "no state of the table" not in str(checks(lake, deep=False)["topics.t"].action), "none was looked at"
 
 
 def test_a_flipped_bit_is_found_by_reading(lake: Lake) -> None:
@@ -120,6 +123,104 @@ def test_a_flipped_bit_is_found_by_reading(lake: Lake) -> None:
     body.append(0)
     file.write_bytes(body)
     assert "bytes instead of" in checks(lake, deep=False)["topics.t"].message
+
+
+def replaced(lake: Lake, paths: Sequence[Path]) -> Path:
+    """Write the rows of some files into one, as a compaction does."""
+    topic = lake.topics.load("t")
+    into = ingest.target(topic)
+    found = [task.file for task in topic.table.scan().plan_files()]
+    removed = [file for file in found if local_path(file.file_path) in paths]
+    sources = [Source(file.file_path, file.file_size_in_bytes, file.record_count) for file in removed]
+    writer = PartitionedWriter(into, lambda: f"p_{time.time_ns()}")
+    for batch in read_sources(sources, into):
+        writer.write(pa.Table.from_batches([batch]))
+    added = writer.close()
+    load = lambda: lake.topics.tables.load_for_commit(topic.table_name)  # noqa: E731
+    commit(load, Change(added, removed, "replace"), lambda _: None)
+    return local_path(added[0].file_path)
+
+
+def remove_rows(lake: Lake, path: Path) -> None:
+    """Take a file away, as a statement that deletes its rows does."""
+    topic = lake.topics.load("t")
+    removed = [task.file for task in topic.table.scan().plan_files() if local_path(task.file.file_path) == path]
+    load = lambda: lake.topics.tables.load_for_commit(topic.table_name)  # noqa: E731
+    commit(load, Change((), removed, "overwrite"), lambda _: None)
+
+
+def numbers(lake: Lake) -> list[int]:
+    return [row["n"] for row in lake.sql("SELECT n FROM t ORDER BY n", engine="duckdb")]
+
+
+def flip(path: Path, at: int = 60) -> None:
+    body = bytearray(path.read_bytes())
+    body[at] ^= 1
+    path.write_bytes(body)
+
+
+def test_a_damaged_file_whose_records_nothing_else_has(lake: Lake) -> None:
+    files(lake)[1].unlink()
+    found = checks(lake)["file of t"]
+    assert found.status == "fail" and found.repair is None
+    assert found.message.endswith("is missing; it holds 4 records, offsets [4, 8)")
+    assert found.action == "Restore the file from a backup. Nothing else on this lake has these records."
+    quick = checks(lake, deep=False)
+    assert "file of t" not in quick
+    assert str(quick["topics.t"].action).endswith("run `headwater doctor --deep`, which says what can be repaired.")
+
+
+def test_every_damaged_file_is_named(lake: Lake) -> None:
+    for path in files(lake)[:2]:
+        flip(path)
+    found = [check.message for check in check_lake(lake.paths.root, deep=True) if check.name == "file of t"]
+    assert [str(path) in message for path, message in zip(files(lake)[:2], sorted(found), strict=True)] == [True, True]
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink])
+def test_records_that_a_past_state_has_are_written_anew(lake: Lake, damage: Callable[[Path], None]) -> None:
+    old = files(lake)
+    remove_rows(lake, old[1])
+    packed = replaced(lake, [old[0], old[2]])
+    lake.topic("t").append([{"n": 12}])
+    lake.flush()
+    before = numbers(lake)
+    damage(packed)
+    found = checks(lake)["file of t"]
+    assert "it holds 8 records" in found.message
+    assert str(found.action).startswith("Nothing is lost: version")
+    assert found.repair is not None
+    assert main(["-C", str(lake.paths.root), "doctor", "--deep", "--repair", "--yes"]) == 0
+    assert numbers(lake) == before == [0, 1, 2, 3, 8, 9, 10, 11, 12]
+    assert packed not in files(lake)
+    assert wrong(lake) == {"topics.t": "warn"}, "past states have it still"
+    assert lake.sql("SHOW SNAPSHOTS OF t").rows()[0]["made_by"] == "restore"
+
+
+def test_records_that_were_changed_since_are_only_told_of(lake: Lake) -> None:
+    old = files(lake)
+    packed = replaced(lake, old[:2])
+    state = lake.topics.load("t").table.metadata.snapshots[-2].snapshot_id
+    remove_rows(lake, old[2])
+    flip(packed)
+    found = checks(lake)["file of t"]
+    assert found.repair is None
+    query = f"SELECT * FROM t VERSION AS OF {state} WHERE _offset BETWEEN 0 AND 7"
+    assert f"A past state has 8 records of it, before rows of the topic were changed: `{query}`." in str(found.action)
+    assert sorted(row["n"] for row in lake.sql(query, engine="duckdb")) == list(range(8))
+    old[0].unlink()
+    found = checks(lake)["file of t"]
+    assert "A past state has 4 records of it" in str(found.action)
+    assert str(found.action).endswith("No other state has the offsets [0, 4).")
+    assert "ROLLBACK" not in str(checks(lake)["topics.t"].action), "every past state lacks a file, too"
+
+
+def test_records_that_are_in_the_log_still(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(lake.log), "trim", lambda *_: None)
+    lake.topic("t").append([{"n": n} for n in range(12, 14)])
+    lake.flush()
+    files(lake)[3].unlink()
+    assert "The log still has the offsets [12, 14): keep a copy of state.db" in str(checks(lake)["file of t"].action)
 
 
 def test_files_of_past_states_only(lake: Lake) -> None:
