@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -254,12 +255,30 @@ def test_nothing_goes_when_a_manifest_cannot_be_read(kept: Any) -> None:
 
     kept.append()
     kept.append()
-    listed = kept.table.metadata.snapshots[0].manifest_list.removeprefix("file://")
-    with open(listed, "wb") as file:  # noqa: PTH123
-        file.write(b"broken")
+    Path(plain(kept.table.metadata.snapshots[1].manifest_list)).write_bytes(b"broken")
     with pytest.raises(Exception):  # noqa: B017  whatever the reader raises
         expired(kept, Keep(0), ManifestCache())
     assert len(kept.table.metadata.snapshots) == 2
+
+
+@pytest.mark.parametrize("damaged", ["list", "manifest"])
+def test_a_damaged_state_expires_like_any_other(kept: Any, damaged: str) -> None:
+    """Otherwise nothing of the table could be taken care of any more: neither expiry nor deletions nor orphans."""
+    from headwater.storage.scan import ManifestCache
+
+    kept.append()
+    first = kept.table.metadata.snapshots[0]
+    file, manifest = kept.live()[0], first.manifests(kept.table.io)[0]
+    kept.append()
+    rewrite(kept)
+    path = Path(plain(first.manifest_list if damaged == "list" else manifest.manifest_path))
+    path.unlink()
+    done, noted = expired(kept, Keep(0), cache := ManifestCache())
+    assert len(kept.table.metadata.snapshots) == 1 and done.describe()["snapshots"] == 2
+    assert plain(file.file_path) in {each.path for each in noted} or damaged == "manifest"
+    assert {plain(each.file_path) for each in kept.live()}.isdisjoint(each.path for each in noted)
+    run_deletions(kept.load, [each.path for each in noted], cache, lambda _: None)
+    assert kept.numbers() == [0, 1, 2, 3]
 
 
 def test_a_lost_race_is_tried_again(kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headwater.storage.maintenance import orphans
 from headwater.storage.maintenance.orphans import (
     Found,
     OrphanPlan,
@@ -150,6 +152,30 @@ def test_files_of_all_snapshots_are_known(kept: Any) -> None:
     assert plan_of(kept).empty
     assert kept.numbers(first) == [0, 1]
     assert len(list_files(kept.table.location())) == len(kept.stored())
+
+
+def test_what_goes_while_it_is_listed_is_not_there(kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each commit deletes a metadata file, and a drop the whole folder."""
+    kept.append()
+    going = put(folder(kept) / "metadata" / "00000-a.metadata.json")
+    dropped = put(kept.folder / "warehouse" / "topics" / "gone-01hz0000000000000000000000" / "data" / "a.parquet")
+    walk, measured = orphans._walk, orphans._measured
+
+    def walked(*places: str) -> Any:
+        found = list(walk(*places))
+        going.unlink(missing_ok=True)
+        return found
+
+    def measuring(place: Path) -> Any:
+        if "gone-" in place.name:
+            shutil.rmtree(place)
+        return measured(place)
+
+    monkeypatch.setattr(orphans, "_walk", walked)
+    monkeypatch.setattr(orphans, "_measured", measuring)
+    assert str(going) not in {each.path for each in list_files(kept.table.location())}
+    assert [Path(each.path) for each in list_folders(kept.folder / "warehouse", ["topics"])] == [folder(kept)]
+    assert not dropped.exists()
 
 
 def test_folders_of_no_table_go_when_nothing_was_written_there_lately(kept: Any) -> None:

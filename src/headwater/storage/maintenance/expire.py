@@ -170,14 +170,17 @@ def _followed(refs: dict[str, SnapshotRef], snapshots: dict[int, Snapshot]) -> s
 
 
 def unreferenced(table: Table, expired: Iterable[int], cache: ManifestCache) -> tuple[Unreferenced, ...]:
-    """The files that only the expired snapshots refer to; raises if any manifest of any snapshot cannot be read."""
+    """The files that only the expired snapshots refer to; raises if a manifest of one that stays cannot be read.
+
+    What an expired one names in a manifest that cannot be read is left out: it becomes an orphan, found by its age.
+    """
     gone = set(expired)
     if not gone:
         return ()
     going = [each for each in table.metadata.snapshots if each.snapshot_id in gone]
     staying = [each for each in table.metadata.snapshots if each.snapshot_id not in gone]
     stay = reachable(staying, table.io, cache).paths()
-    found = reachable(going, table.io, cache).paths()
+    found = reachable(going, table.io, cache, lenient=True).paths()
     statistics = {plain(each.statistics_path): 0 for each in table.metadata.statistics if each.snapshot_id in gone}
     return tuple(Unreferenced(path, size) for path, size in sorted({**found, **statistics}.items()) if path not in stay)
 

@@ -77,10 +77,12 @@ class OrphanPlan:
 def list_files(location: str) -> list[Found]:
     """The files below a table's folder, links left out."""
     folder = plain(location)
-    return [
-        Found(entry.path, entry.stat(follow_symlinks=False).st_size, entry.stat(follow_symlinks=False).st_mtime, known)
-        for entry, known in _walk(folder, folder)
-    ]
+    found: list[Found] = []
+    for entry, known in _walk(folder, folder):
+        with suppress(FileNotFoundError):  # gone since: every commit deletes the oldest metadata file
+            seen = entry.stat(follow_symlinks=False)
+            found.append(Found(entry.path, seen.st_size, seen.st_mtime, known))
+    return found
 
 
 def _walk(folder: str, top: str) -> Iterator[tuple[os.DirEntry[str], bool]]:
@@ -182,13 +184,15 @@ class Folder:
 
 def list_folders(warehouse: Path, namespaces: Iterable[str]) -> list[Folder]:
     """Everything in the warehouse that is named as tables' folders are; links left out."""
-    return [
-        _measured(Path(entry.path))
-        for namespace in namespaces
-        if (warehouse / namespace).is_dir() and not (warehouse / namespace).is_symlink()
-        for entry in os.scandir(warehouse / namespace)
-        if entry.is_dir(follow_symlinks=False) and _FOLDER.match(entry.name)
-    ]
+    found: list[Folder] = []
+    for namespace in namespaces:
+        if not (warehouse / namespace).is_dir() or (warehouse / namespace).is_symlink():
+            continue
+        for entry in os.scandir(warehouse / namespace):
+            if entry.is_dir(follow_symlinks=False) and _FOLDER.match(entry.name):
+                with suppress(FileNotFoundError):  # its table is being dropped
+                    found.append(_measured(Path(entry.path)))
+    return found
 
 
 def _measured(folder: Path) -> Folder:

@@ -5,8 +5,10 @@ Files are compared by their plain local paths: metadata may spell one as `file:/
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyiceberg.io import FileIO
@@ -17,6 +19,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from headwater.storage.scan import ManifestCache
 from headwater.storage.writer import local_name
+
+log = logging.getLogger(__name__)
 
 
 def plain(location: str) -> str:
@@ -36,19 +40,32 @@ class Reachable:
         return {**self.data, **self.manifests, **self.lists}
 
 
-def reachable(snapshots: Iterable[Snapshot], io: FileIO, cache: ManifestCache) -> Reachable:
-    """Everything that the snapshots refer to; raises if any of their manifests cannot be read."""
+def reachable(snapshots: Iterable[Snapshot], io: FileIO, cache: ManifestCache, *, lenient: bool = False) -> Reachable:
+    """Everything that the snapshots refer to; raises if any of their manifests cannot be read.
+
+    A `lenient` answer leaves out what those name. Nobody may conclude from it that a file is not referred to.
+    """
     found = list(snapshots)
     manifests: dict[str, ManifestFile] = {}
+    data: dict[str, int] = {}
     for snapshot in found:
-        manifests |= {manifest.manifest_path: manifest for manifest in cache.manifests(snapshot, io)}
-    data = {
-        plain(file.file_path): file.file_size_in_bytes
-        for manifest in manifests.values()
-        for file in _live(manifest, io, cache)
-    }
+        with _passing_over(snapshot.manifest_list, lenient):
+            manifests |= {manifest.manifest_path: manifest for manifest in cache.manifests(snapshot, io)}
+    for manifest in manifests.values():
+        with _passing_over(manifest.manifest_path, lenient):
+            data |= {plain(file.file_path): file.file_size_in_bytes for file in _live(manifest, io, cache)}
     lengths = {plain(path): manifest.manifest_length for path, manifest in manifests.items()}
     return Reachable(data, lengths, {plain(snapshot.manifest_list): 0 for snapshot in found})
+
+
+@contextmanager
+def _passing_over(path: str, lenient: bool) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # whatever a missing or damaged file raises in the reader
+        if not lenient:
+            raise
+        log.warning("manifest cannot be read", extra={"file": path, "error": str(error)})
 
 
 def _live(manifest: ManifestFile, io: FileIO, cache: ManifestCache) -> tuple[DataFile, ...]:
