@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -18,13 +19,12 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from headwater.catalog.definitions import P_OPTION
 from headwater.cli.checks import Check, Repair
 from headwater.cli.checks_files import Contents
-from headwater.cli.checks_offsets import WINDOW, file_bounds, log_row
+from headwater.cli.checks_offsets import WINDOW, file_bounds, known_gaps, log_row
 from headwater.cli.screen import counted
 from headwater.config import LakePaths, Settings
 from headwater.errors import Corrupt
 from headwater.state.sqlite import connect
 from headwater.storage.checksums import verify_file
-from headwater.storage.time_travel_gaps import read_gaps
 from headwater.storage.writer import local_path
 from headwater.types import OFFSET, Offsets
 
@@ -100,7 +100,7 @@ class _Search:
         if high - low >= WINDOW:
             return Held(None, exact=False)
         free = np.ones(high - low + 1, dtype=bool)
-        for gap in read_gaps(self._table):
+        for gap in known_gaps(self._table):
             free[max(0, gap.start - low) : max(0, gap.end - low)] = False
         for other in self._current.values():
             if other.file_path not in self._contents.damaged:
@@ -188,12 +188,15 @@ class _Search:
         return f"The log still has the offsets {listed}: {keep}."
 
     def _logged(self) -> list[Offsets]:
-        with closing(connect(self._paths.state, self._settings.busy_timeout, read_only=True)) as db:
-            row = log_row(db, self._table)
-            if row is None:
-                return []
-            found = db.execute("SELECT first_offset, rows FROM log_entries WHERE topic = ? ORDER BY 1", (row[0],))
-            return [Offsets(first, first + rows) for first, rows in found]
+        try:
+            with closing(connect(self._paths.state, self._settings.busy_timeout, read_only=True)) as db:
+                row = log_row(db, self._table)
+                if row is None:
+                    return []
+                found = db.execute("SELECT first_offset, rows FROM log_entries WHERE topic = ? ORDER BY 1", (row[0],))
+                return [Offsets(first, first + rows) for first, rows in found]
+        except sqlite3.Error:  # told with the log
+            return []
 
     def _restore(self, file: DataFile, copy: Copy) -> None:
         from headwater.catalog.iceberg import Tables

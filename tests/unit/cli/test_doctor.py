@@ -223,6 +223,16 @@ def test_records_that_are_in_the_log_still(lake: Lake, monkeypatch: pytest.Monke
     assert "The log still has the offsets [12, 14): keep a copy of state.db" in str(checks(lake)["file of t"].action)
 
 
+def test_one_thing_that_cannot_be_read_does_not_hide_the_others(lake: Lake) -> None:
+    files(lake)[1].unlink()
+    edit(lake, lambda body: body["properties"].update({"headwater.offset-gaps": "no list"}))
+    assert wrong(lake) == {"topics.t": "fail", "file of t": "fail", "snapshots of t": "fail"}
+    for path in lake.paths.root.glob(f"{lake.paths.state.name}*"):
+        path.write_bytes(b"no database")
+    found = wrong(lake)
+    assert found["log"] == found["file of t"] == "fail"
+
+
 def test_files_of_past_states_only(lake: Lake) -> None:
     old = files(lake)[0]
     topic = lake.topics.load("t")
