@@ -61,12 +61,15 @@ def _due(options: TopicOptions, entries: Sequence[Entry], now: float, last_commi
     age = now - entries[0].appended_at / 1e6
     if force:
         return "flush"
+    since = abs(now - last_commit)  # a clock that went back must not hold up commits until it is where it was
     if age >= options.rotation_timeout:
         return f"the oldest record waited {age:.0f} s (rotation_timeout)"
+    if -age >= options.rotation_timeout and since >= options.rotation_timeout:
+        return f"the oldest record is from {-age:.0f} s ahead of the clock, which went back"
     if rows < options.batch_size:
         return Wait(f"{rows} of {options.batch_size} rows (batch_size) wait")
-    if now - last_commit < options.commit_interval:
-        return Wait(f"the last commit is {now - last_commit:.1f} s old (commit_interval)")
+    if since < options.commit_interval:
+        return Wait(f"the last commit is {since:.1f} s old (commit_interval)")
     return f"{rows} rows wait (batch_size)"
 
 

@@ -44,6 +44,17 @@ def test_commits_keep_their_distance() -> None:
     assert plan(entries(5), options, last_commit=95.0) == Wait("the last commit is 6.0 s old (commit_interval)")
 
 
+def test_a_clock_that_went_back_holds_up_nothing() -> None:
+    options = TopicOptions(batch_size=20, rotation_timeout=60, commit_interval=10)
+    ahead = entries(5, at=3700.0)
+    found = plan(ahead, options, last_commit=3690.0)
+    assert isinstance(found, Ingest)
+    assert found.reason == "the oldest record is from 3599 s ahead of the clock, which went back"
+    assert isinstance(plan(ahead, options, last_commit=100.0), Wait), "but not again and again"
+    assert isinstance(plan(entries(5, 5, at=100.0), options, last_commit=3690.0), Ingest)
+    assert isinstance(plan(entries(5, at=110.0), options), Wait), "another machine's clock is a little ahead"
+
+
 def test_force_commits_anything() -> None:
     assert isinstance(plan(entries(5), TopicOptions(), force=True, last_commit=101.0), Ingest)
 
