@@ -8,6 +8,7 @@ tried again on the new base.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, Tabl
 
 from headwater.errors import Conflict, HeadwaterError, SnapshotGone, StaleCommit
 from headwater.storage.snapshot import ExactFiles
+from headwater.storage.writer import local_name
 from headwater.types import Offsets
 
 log = logging.getLogger(__name__)
@@ -94,6 +96,7 @@ def commit(load: Callable[[], Table], change: Change, check: Callable[[Table], N
     for _ in attempts("a commit"):
         table = load()
         check(table)
+        require_files(table.name()[-1], change.added)
         if change.made_for not in (None, MadeFor.of(table)):
             raise StaleCommit(
                 f'columns or partitioning of table "{table.name()[-1]}" were altered meanwhile',
@@ -167,6 +170,17 @@ def attempts(what: str) -> Iterator[int]:
         yield attempt
         time.sleep(random.uniform(0, 0.05 * (attempt + 1)))
     raise Conflict(f"the table changed {ATTEMPTS} times during {what}", hint="Try again.")
+
+
+def require_files(table: str, added: Sequence[DataFile]) -> None:
+    """StaleCommit unless the files are there: whoever took longer than orphans may live finds them deleted."""
+    gone = [file.file_path for file in added if not os.path.exists(local_name(file.file_path))]  # noqa: PTH110
+    if gone:
+        raise StaleCommit(
+            f'{len(gone)} of {len(added)} new files of table "{table}" are not there any more',
+            detail=f"One of them is {min(gone)}.",
+            hint="Nothing was written; plan the work again. If it takes long, raise the setting orphan_age.",
+        )
 
 
 def _commit(table: Table, change: Change, snapshot_id: int) -> None:

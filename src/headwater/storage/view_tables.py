@@ -18,7 +18,7 @@ from headwater.catalog.progress import P_STREAM
 from headwater.catalog.views import View
 from headwater.errors import StaleCommit, ViewExists
 from headwater.sql.schema_text import parse_type
-from headwater.storage.commit import Change, commit
+from headwater.storage.commit import Change, commit, require_files
 from headwater.storage.layout import view_layout
 from headwater.storage.scan import ManifestCache, plan_scan
 from headwater.storage.snapshot import ExactFiles
@@ -36,6 +36,7 @@ def create_view_table(
     summary: Mapping[str, str],
 ) -> int:
     """Make the table with these files as its first snapshot; ViewExists if the name is taken."""
+    require_files(name.name, files)
     with named_errors():
         catalog.create_namespace_if_not_exists(VIEWS)
         transaction = catalog.create_table_transaction(

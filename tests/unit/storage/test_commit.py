@@ -128,6 +128,17 @@ def test_a_topic_made_anew_is_another_topic(topics: Topics, topic: Topic) -> Non
         append(loader(topics, topic), files(topic, Offsets(0, 3)), Offsets(0, 3), POSITION, topic.id)
 
 
+def test_files_that_were_deleted_meanwhile_are_not_committed(topics: Topics, topic: Topic) -> None:
+    """As orphans, because the work took too long, or the clock went on by days."""
+    written = files(topic, Offsets(0, 3))
+    local_path(written[0].file_path).unlink()
+    with pytest.raises(StaleCommit, match="1 of 1 new files"):
+        append(loader(topics, topic), written, Offsets(0, 3), POSITION, topic.id)
+    assert topics.load("t").snapshot_id is None and topics.load("t").committed == 0
+    append(loader(topics, topic), files(topic, Offsets(0, 3)), Offsets(0, 3), POSITION, topic.id)
+    assert numbers(topics) == [0, 1, 2]
+
+
 # -- changes of every kind ------------------------------------------------------------------------------------------
 
 
