@@ -16,10 +16,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 from sqlalchemy import event
 
-from headwater.catalog import durable_files
+from headwater.catalog import durable_files, iceberg
 from headwater.catalog.iceberg import Tables, create_catalog_file
 from headwater.catalog.topics import Topics
 from headwater.errors import Corrupt, HeadwaterError, InvalidName, StorageBusy, TopicExists, TopicNotFound
@@ -253,6 +254,38 @@ def test_a_damaged_catalog_is_named(open_topics: Opener, tmp_path: Path, damage:
         file.write_bytes(b"" if damage == "empty" else b"not SQLite" * 1000)
     with pytest.raises(Corrupt, match="catalog cannot be read"):
         Topics(Tables(file, tmp_path / "warehouse", 1.0)).load("plain")
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_damaged_metadata_of_a_table_is_named(topics: Topics, open_topics: Opener, damage: str) -> None:
+    metadata = local_path(topics.create(PLAIN).table.metadata_location)
+    if damage == "missing":
+        metadata.unlink()
+    else:
+        metadata.write_bytes(metadata.read_bytes()[:100])
+    other = open_topics()
+    with pytest.raises(Corrupt, match=r'metadata of table "topics\.plain" cannot be read') as found:
+        other.load("plain")
+    assert str(metadata) in str(found.value)
+    with pytest.raises(Corrupt, match="cannot be read"):
+        other.tables.load_for_commit(TableName.topic("plain"))
+
+
+def test_a_table_that_is_dropped_while_it_is_read_is_gone(
+    topics: Topics, open_topics: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics.create(PLAIN)
+    read = iceberg._read_table
+
+    def dropped_meanwhile(name: TableName, location: str) -> Table:
+        monkeypatch.undo()
+        topics.drop("plain")
+        local_path(location).unlink()
+        return read(name, location)
+
+    monkeypatch.setattr(iceberg, "_read_table", dropped_meanwhile)
+    with pytest.raises(TopicNotFound):
+        open_topics().load("plain")
 
 
 def test_readers_are_never_torn_while_others_commit(topics: Topics, open_topics: Opener) -> None:

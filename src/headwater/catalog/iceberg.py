@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog.noop import NoopCatalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import NoSuchTableError, ValidationError
 from pyiceberg.io import PY_IO_IMPL, load_file_io
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
@@ -32,6 +32,8 @@ NAME = "lake"
 
 
 _DAMAGED = ("unable to open", "not a database", "malformed", "no such table")
+_UNREADABLE = (FileNotFoundError, ValueError, ValidationError)
+"""What PyIceberg raises for a metadata file that is missing or damaged."""
 _FILES = {PY_IO_IMPL: IMPLEMENTATION}
 _TABLES = "FROM iceberg_tables WHERE (iceberg_type = 'TABLE' OR iceberg_type IS NULL) AND catalog_name = ?"
 _LOCATION = f"SELECT metadata_location {_TABLES} AND table_namespace = ? AND table_name = ?"
@@ -119,15 +121,24 @@ class Tables:
             cached = self._cached.get(name)
         if cached is not None and cached.metadata_location == location:
             return cached
-        table = _read_table(name, location)
+        try:
+            table = _read_table(name, location)
+        except _UNREADABLE as wrong:
+            self._check_place(name, location, wrong)
+            return self.load(name)
         with self._lock:
             self._cached[name] = table
         return table
 
     def load_for_commit(self, name: TableName) -> Table:
         """A table of the caller's own, freshly loaded."""
-        with named_errors():
-            return self.catalog.load_table(name.identifier)
+        location = self._location(name)
+        try:
+            with named_errors():
+                return self.catalog.load_table(name.identifier)
+        except _UNREADABLE as wrong:
+            self._check_place(name, location, wrong)
+            return self.load_for_commit(name)
 
     def names(self, namespace: str) -> list[str]:
         """The names of the namespace's tables, sorted."""
@@ -142,6 +153,16 @@ class Tables:
     def forget(self, name: TableName) -> None:
         with self._lock:
             self._cached.pop(name, None)
+
+    def _check_place(self, name: TableName, location: str, wrong: Exception) -> None:
+        """Corrupt if the metadata that could not be read is the table's still: it may have moved, or been dropped."""
+        if self._location(name) == location:
+            said = "does not exist" if isinstance(wrong, FileNotFoundError) else "is damaged"
+            raise Corrupt(
+                f'metadata of table "{name}" cannot be read',
+                detail=f"{location} {said}.",
+                hint="Restore the file from a backup; `headwater doctor` checks all tables.",
+            ) from wrong
 
     def _location(self, name: TableName) -> str:
         with named_errors(), self._lock:
