@@ -38,7 +38,7 @@ class CareLoop:
         self._first = min(first, interval)
         self._stop = threading.Event()
         self._failures: dict[tuple[str, str], int] = {}
-        self._until: dict[tuple[str, str], float] = {}
+        self._pauses: dict[tuple[str, str], tuple[float, float]] = {}
         self._thread = threading.Thread(target=self._run, name="headwater-care", daemon=True)
 
     def start(self) -> None:
@@ -62,7 +62,7 @@ class CareLoop:
 
     def tick(self) -> list[Step]:
         """Look at every table once and do what is due."""
-        searched = self._care.store.last("orphans")
+        searched = self._care.store.last("orphans", self._care.now())
         done: list[Step] = []
         for subject in self._care.subjects():
             if self._stop.is_set():
@@ -95,7 +95,8 @@ class CareLoop:
 
     def _wanted(self, subject: Subject, step: MaintenanceStep, search: bool) -> bool:
         """Whether it is worth taking the lease for: a plan is made without one."""
-        if self._care.now() < self._until.get((str(subject.name), step), 0.0):
+        began, until = self._pauses.get((str(subject.name), step), (0.0, 0.0))
+        if began <= self._care.now() < until:  # not if the clock went back behind its beginning
             return False
         if step == "orphans":
             return search
@@ -115,4 +116,5 @@ class CareLoop:
                 log.info("maintained", extra=fields)
             return
         count = self._failures[key] = self._failures.get(key, 0) + 1
-        self._until[key] = self._care.now() + min(LONGEST_PAUSE, self._interval * 2**count)
+        now = self._care.now()
+        self._pauses[key] = (now, now + min(LONGEST_PAUSE, self._interval * 2**count))

@@ -147,10 +147,11 @@ class CareStore:
             held = set(connection.scalars(select(leases.c.name).where(leases.c.expires_at >= now)))
         return [_step(row._mapping, held) for row in rows]
 
-    def last(self, step: str) -> Mapping[str, datetime]:
-        """When a step last came to an end, by table."""
+    def last(self, step: str, now: float) -> Mapping[str, datetime]:
+        """When a step last came to an end, by table; what a clock dated that was ahead does not count."""
+        moment = datetime.fromtimestamp(now, UTC).replace(tzinfo=None)
         wanted = select(steps.c.table, func.max(steps.c.started_at)).where(
-            steps.c.step == step, steps.c.outcome.in_(("done", "nothing"))
+            steps.c.step == step, steps.c.outcome.in_(("done", "nothing")), steps.c.started_at <= moment
         )
         with self._named(), self.engine.connect() as connection:
             rows = connection.execute(wanted.group_by(steps.c.table)).all()

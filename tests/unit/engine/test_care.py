@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headwater.engine import Lake
+from headwater.engine.care import WAREHOUSE
 from headwater.engine.care_loop import CareLoop
-from headwater.engine.care_run import Wanted
+from headwater.engine.care_run import Wanted, begun
 from headwater.engine.care_steps import Asked, Subject
 from headwater.errors import Conflict, TopicNotFound
 from headwater.observability.failpoints import VARIABLE, _actions
@@ -276,6 +278,18 @@ def test_a_step_that_keeps_failing_waits_longer_each_time(lake: Lake, monkeypatc
         failures += sum(step.outcome == "failed" for step in loop.tick())
         at[0] += 600
     assert failures == 4, "after 2, 4 and 8 looks"
+    at[0] -= DAY
+    assert [step.step for step in loop.tick() if step.outcome == "failed"] == ["expire"], "the clock went back"
+
+
+def test_a_search_that_a_clock_dated_ahead_does_not_count(lake: Lake) -> None:
+    filled(lake, 1)
+    ahead = datetime.now(UTC) + timedelta(days=365)
+    for table in ("topics.t", WAREHOUSE):
+        lake.care.store.record(replace(begun(table, "orphans", "schedule"), started_at=ahead, outcome="nothing"))
+    loop = CareLoop(lake.care, interval=600)
+    assert [step.step for step in loop.tick()] == ["orphans", "orphans"]
+    assert loop.tick() == []
 
 
 def test_the_loop_runs_and_stops(lake: Lake) -> None:

@@ -57,8 +57,9 @@ def test_a_step_that_runs_is_told_while_its_lease_is_held(store: CareStore) -> N
 def test_when_a_step_last_ended_well(store: CareStore) -> None:
     for each in (step(minutes=1), step(outcome="nothing", minutes=2), step(outcome="failed", minutes=3)):
         store.record(each)
-    assert store.last("expire") == {"topics.t": MOMENT + timedelta(minutes=2)}
-    assert store.last("orphans") == {}
+    now = (MOMENT + timedelta(hours=1)).timestamp()
+    assert store.last("expire", now) == {"topics.t": MOMENT + timedelta(minutes=2)}
+    assert store.last("orphans", now) == {}
 
 
 def test_files_wait_until_they_are_due(store: CareStore) -> None:
