@@ -18,6 +18,9 @@ from sqlalchemy.dialects.sqlite import insert
 
 log = logging.getLogger(__name__)
 
+LONGEST = 3600.0
+"""Seconds ahead beyond which no lease ends, unless its time to live is long: the clock that dated it was wrong."""
+
 metadata = MetaData()
 leases = Table(
     "leases",
@@ -55,7 +58,8 @@ class Leases:
         """Take or renew the lease; False while another holder has it."""
         now = self._now()
         row = {"name": name, "holder": self.holder, "expires_at": now + self._ttl}
-        free = or_(leases.c.holder == self.holder, leases.c.expires_at < now)
+        ahead = now + max(LONGEST, 4 * self._ttl)
+        free = or_(leases.c.holder == self.holder, leases.c.expires_at < now, leases.c.expires_at > ahead)
         taken = insert(leases).values(row).on_conflict_do_update(index_elements=["name"], set_=row, where=free)
         with self._engine.begin() as connection:
             return connection.execute(taken).rowcount > 0

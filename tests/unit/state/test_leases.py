@@ -24,6 +24,20 @@ def test_one_holder_at_a_time(engine: Engine) -> None:
     assert two.acquire("job")
 
 
+def test_the_lease_of_a_dead_holder_whose_clock_was_ahead_can_be_taken(engine: Engine) -> None:
+    now = [1_000_000.0]
+    dead, other = Leases(engine, "dead", 10, lambda: now[0]), Leases(engine, "other", 10, lambda: now[0])
+    assert dead.acquire("job")
+    now[0] -= 60
+    assert not other.acquire("job"), "a step back"
+    now[0] -= 86_400
+    assert other.acquire("job")
+    patient = Leases(engine, "patient", 7200, lambda: now[0])
+    assert patient.acquire("long job")
+    assert not patient.acquire("job")
+    assert not Leases(engine, "third", 7200, lambda: now[0]).acquire("long job")
+
+
 def test_an_expired_lease_can_be_taken_and_is_lost_to_its_holder(engine: Engine) -> None:
     now = [100.0]
     one, two = Leases(engine, "one", 10, lambda: now[0]), Leases(engine, "two", 10, lambda: now[0])
