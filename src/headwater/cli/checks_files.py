@@ -15,6 +15,7 @@ from headwater.cli.checks import Check
 from headwater.cli.screen import counted, sized
 from headwater.errors import Corrupt
 from headwater.storage.writer import local_path
+from headwater.types import TOPICS
 
 _TOTALS = {"total-data-files": "data files", "total-records": "records", "total-files-size": "bytes"}
 
@@ -146,7 +147,8 @@ def check_files(qualified: str, table: StaticTable, contents: Contents) -> Check
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         message = f"{len(wrong)} of {len(current)} data files are not as recorded: {next(iter(wrong.values()))}{more}"
-        return Check(qualified, "fail", message, _advice(name, table, contents))
+        first = "See first what can be repaired of each file. " if deep and qualified.startswith(f"{TOPICS}.") else ""
+        return Check(qualified, "fail", message, first + _advice(name, table, contents))
     total = sized(sum(file.file_size_in_bytes for file in current.values()))
     how = "every one matches its checksums" if deep else "all in place"
     said = f"{counted(len(current), 'data file')}, {total}, {how}"

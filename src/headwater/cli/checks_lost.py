@@ -86,7 +86,7 @@ class _Search:
             which = f"{records}, offsets {_ranges(held.offsets)}"
         else:
             which = f"{records} with offsets from {low} to {high}"
-        said = f"{self._contents.damaged[file.file_path]}; it holds {which}"
+        said = f"{self._contents.damaged[file.file_path].rstrip('.')}; it holds {which}"
         action, repair = self._advice(file, held)
         return Check(f"file of {self._name}", "fail", said, action, repair)
 

@@ -105,6 +105,7 @@ def test_a_missing_file_and_the_state_that_does_without_it(lake: Lake) -> None:
     assert f"`ROLLBACK TOPIC t TO VERSION {states[1]}`" in str(found.action)
     files(lake)[0].unlink()
     assert checks(lake)["topics.t"].action == (
+        "See first what can be repaired of each file. "
         "Restore the files from a backup: no state of the table that is still kept does without them."
     )
     assert wrong(lake, deep=False) == {"topics.t": "fail"}
@@ -174,6 +175,7 @@ def test_every_damaged_file_is_named(lake: Lake) -> None:
     for path in files(lake)[:2]:
         flip(path)
     found = [check.message for check in check_lake(lake.paths.root, deep=True) if check.name == "file of t"]
+    assert not any(".;" in message for message in found)
     assert [str(path) in message for path, message in zip(files(lake)[:2], sorted(found), strict=True)] == [True, True]
 
 
