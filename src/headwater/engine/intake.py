@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from headwater.catalog.topics import Topic, Topics
-from headwater.errors import Backpressure, RecordsRejected, TopicNotFound
+from headwater.errors import Backpressure, RecordsRejected, TopicNotFound, Unavailable
 from headwater.observability.metrics import Metrics
 from headwater.storage.decode import Decoded
 from headwater.topics.ingest import Ingested, Ingester
 from headwater.topics.ingest_loop import record
 from headwater.topics.log import Log
 from headwater.topics.produce import Ack, Format, Producer, Source
+
+log = logging.getLogger(__name__)
 
 
 class Intake:
@@ -68,7 +71,10 @@ class Intake:
             self._metrics.dead.labels(ack.topic).inc(ack.dead)
 
     def flush(self, name: str | None = None, progress: Callable[[Ingested], None] = lambda _: None) -> list[Ingested]:
-        """Commit what waits in the log of the topic, or of all topics, now."""
+        """Commit what waits in the log of the topic, or of all topics, now.
+
+        Unavailable when a log does not answer; topics in other logs are committed all the same.
+        """
         if name is None:
             self.forget_dropped()
 
@@ -78,7 +84,16 @@ class Intake:
 
         if name is not None:
             return self._ingester.drain(name, counted)
-        return [done for topic in self._topics.all() for done in self._drain_if_there(topic.name, counted)]
+        done: list[Ingested] = []
+        away: Unavailable | None = None
+        for topic in self._topics.all():
+            try:
+                done += self._drain_if_there(topic.name, counted)
+            except Unavailable as failed:
+                away = away or failed
+        if away is not None:
+            raise away
+        return done
 
     def _drain_if_there(self, name: str, counted: Callable[[Ingested], None]) -> list[Ingested]:
         try:
@@ -87,8 +102,14 @@ class Intake:
             return []
 
     def forget_dropped(self) -> None:
-        """Drop from the log what a crash in DROP TOPIC left there."""
-        waiting = self._log.waiting()  # before the catalog is read: a topic is there before its first record is here
+        """Drop from the log what a crash in DROP TOPIC left there, if the log answers: otherwise the next one does."""
+        try:
+            waiting = (
+                self._log.waiting()
+            )  # before the catalog is read: a topic is there before its first record is here
+        except Unavailable as away:
+            log.warning("topics that were dropped are not forgotten yet", extra={"error": str(away)})
+            return
         known = {topic.id for topic in self._topics.all()} if waiting else set()
         for topic in waiting:
             if topic.id not in known:

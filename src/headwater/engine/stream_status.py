@@ -14,6 +14,7 @@ from headwater.catalog.streams import Stream, streams_of
 from headwater.catalog.topics import Topic, Topics
 from headwater.catalog.views import View
 from headwater.engine.connector_job import ConnectorJob
+from headwater.errors import Unavailable
 from headwater.state.leases import Leases
 from headwater.state.streams import StreamStore
 from headwater.streaming.status import State, StreamStatus
@@ -138,7 +139,10 @@ class StatusReader:
         read = [known.get(topic.name, _read(topic, position[topic.name])) for topic in followed]
         if any(each is None for each in read):
             return None
-        ends = (max(topic.committed, self._log.stats(log_topic(topic)).end) for topic in followed)
+        try:
+            ends = [max(topic.committed, self._log.stats(log_topic(topic)).end) for topic in followed]
+        except Unavailable:  # the log in Kafka does not answer: what else there is to say is all the more wanted
+            return None
         return sum(end - (each or 0) for end, each in zip(ends, read, strict=True))
 
 
