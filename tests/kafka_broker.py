@@ -36,7 +36,8 @@ from headwater.spark.packages import ensure_packages
 
 LOCK_FILE = Path(__file__).with_name("kafka_packages.lock")
 CLUSTER = "aGVhZHdhdGVyLXRlc3RzIQ"
-READY = 60.0
+READY = 180.0
+"""Seconds that a start may take: on a busy machine, one JVM after another needs more than a minute."""
 _JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 
 # Internal topics are small and a dead broker's session is short, so that a start and a restart take seconds.
@@ -173,8 +174,13 @@ class Broker:
             self._wait_for_partitions(admin, name, total)
 
     def delete_topic(self, name: str) -> None:
+        """Delete a topic and return when the broker does not take messages for it any more."""
         with self.admin() as admin:
             _done(admin.delete_topics([name]))
+            until = time.monotonic() + READY
+            while admin.list_topics(name, timeout=READY).topics[name].error is None:
+                assert time.monotonic() < until, self.said()
+                time.sleep(0.02)
 
     def delete_records(self, name: str, partition: int, before: int) -> None:
         """Have Kafka forget a partition's messages before an offset, as retention does."""

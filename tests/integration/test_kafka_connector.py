@@ -19,8 +19,10 @@ from confluent_kafka import Producer
 from headwater.engine import Lake
 from headwater.errors import HeadwaterError, InvalidOption, NotFound, RecordsRejected, TopicNotFound, Unavailable
 from headwater.sources.kafka import KafkaConnector, check_connector
+from headwater.sources.kafka_positions import Sources
 from headwater.sources.kafka_reader import Limits
 from headwater.topics.ingest import log_topic
+from headwater.topics.log import Append, Moved, Part
 from headwater.types import StreamDefinition, StreamOptions
 
 pytestmark = pytest.mark.slow
@@ -61,6 +63,12 @@ class World:
     def add_partitions(self, total: int) -> None:
         self.kafka.add_partitions(self.name, total)
         self._producer = self._new_producer()  # the old one looks for new partitions once in five minutes
+
+    def remake(self, partitions: int) -> None:
+        """Delete the Kafka topic and make another one of its name."""
+        self.kafka.delete_topic(self.name)
+        self.kafka.create_topic(self.name, partitions)
+        self._producer = self._new_producer()
 
     def send(self, *values: bytes | None, partition: int = 0, **parts: Any) -> None:
         for value in values:
@@ -360,7 +368,7 @@ def test_a_full_log_is_waited_for(world: World) -> None:
 def test_mistakes_are_told_before_anything_is_read(world: World) -> None:
     world.topics("n BIGINT NOT NULL")
     with pytest.raises(NotFound, match='kafka topic "no-such" does not exist'):
-        world.connector(kafka_topic="no-such").poll_once()
+        until(world.connector(kafka_topic="no-such"), lambda: False)
     topic = world.lake.topics.load("t")
     wrong: list[tuple[StreamDefinition, type[HeadwaterError]]] = [
         (world.stream(("no.such", "1")), InvalidOption),
@@ -414,3 +422,51 @@ def test_a_kafka_topic_that_is_deleted_while_it_is_read(world: World) -> None:
     world.kafka.delete_topic(world.name)
     with pytest.raises(NotFound, match=f'kafka topic "{world.name}" does not exist'):
         until(connector, lambda: False)
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["while it is read", "while nobody reads"])
+def test_a_kafka_topic_that_is_made_anew_is_not_gone_on_with(world: World, running: bool) -> None:
+    """It has as many messages as the one before it and more: by offsets alone the first of them would be passed."""
+    world.topics("n BIGINT NOT NULL", partitions=2)
+    world.numbers(1, 2, 3)
+    connector = world.connector()
+    drain(connector, 3)
+    if not running:
+        connector.close()
+        connector = world.connector()
+    world.remake(partitions=1)
+    world.numbers(*range(10, 15))
+    time.sleep(QUICK.refresh)  # then it looks
+    with pytest.raises(Unavailable, match=f'kafka topic "{world.name}" is not the one that was read before') as told:
+        until(connector, lambda: False)
+    assert "auto.offset.reset=earliest" in str(told.value.hint)
+    assert world.rows() == [1, 2, 3]
+    drain(world.connector(("auto.offset.reset", "earliest")), 5)
+    assert world.rows() == [1, 2, 3, *range(10, 15)]
+    world.add_partitions(2)
+    world.numbers(20, partition=1)
+    drain(world.connector(), 1)  # which had a position in the first topic
+    world.remake(partitions=1)
+    world.numbers(30)
+    latest = world.connector(("auto.offset.reset", "latest"))
+    until(latest, lambda: latest.status().lag == 0)
+    world.numbers(31)
+    drain(latest, 1)
+    assert world.rows()[-2:] == [20, 31]
+
+
+def test_positions_of_before_ids_were_kept_are_gone_on_from(world: World) -> None:
+    world.topics("n BIGINT NOT NULL")
+    world.numbers(1)
+    first = world.connector()
+    drain(first, 1)
+    topic = world.lake.topics.load("t")
+    begun = Sources(topic.id, world.name).begun
+    known = world.lake.log.position(begun)
+    assert known is not None and not known.isdecimal()
+    moved = Moved(begun, known, "1")  # the number of partitions, as it was kept before
+    world.lake.log.append(Append((Part(log_topic(topic), ()),), moved=moved))
+    world.numbers(2)
+    drain(world.connector(), 1)
+    assert world.rows() == [1, 2]
+    assert world.lake.log.position(begun) == known

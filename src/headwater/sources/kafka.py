@@ -25,7 +25,7 @@ from headwater.sources.kafka_columns import Message, Messages
 from headwater.sources.kafka_decode import MessageDecoder
 from headwater.sources.kafka_positions import Sources
 from headwater.sources.kafka_reader import BrokerAway, KafkaReader, Limits, Taken
-from headwater.sources.kafka_reading import Reading
+from headwater.sources.kafka_reading import Reading, TopicReplaced
 from headwater.sources.kafka_settings import consumer_settings
 from headwater.sources.kafka_status import KafkaStatus, PartitionStatus, State
 from headwater.storage.decode import Decoded, Reject
@@ -103,8 +103,8 @@ class KafkaConnector:
         except BrokerAway as away:
             self._wait_for(str(away))
             self._stop.wait(self._limits.away)
-        except _Stopped:
-            self.close()
+        except (_Stopped, TopicReplaced):
+            self.close()  # of a topic that was replaced, the next turn decides
         except Exception as failed:
             self._failed(failed)
             self.close()

@@ -1,7 +1,8 @@
 """Where each partition is read on: names of positions in the log, where to begin, and what Kafka may have deleted.
 
 A position is the next offset of a partition, stored by the log in the transaction that stores the records before it. A
-further position says that the topic as a whole was begun, so that a partition without one can be told from a new one.
+further position says that the topic as a whole was begun, so that a partition without one can be told from a new one,
+and which topic it was: one of the same name that was made later, or is on other brokers, has other messages.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwater.errors import Unavailable
+from headwater.sources.kafka_settings import RESET
 from headwater.types import StreamDefinition
 
 
@@ -35,6 +37,28 @@ def first_offset(stream: StreamDefinition, bounds: tuple[int, int], *, begun: bo
     """
     low, high = bounds
     return high if stream.options.kafka_start == "latest" and not begun else low
+
+
+def replaced(known: str | None, is_now: str | None) -> bool:
+    """Whether a topic's id is another one. Where none was known, the number of partitions is in its place."""
+    return known is not None and is_now is not None and known != is_now and not known.isdecimal()
+
+
+def _earliest(stream: StreamDefinition) -> str:
+    """The statement that goes on; it names the other settings, too, as it replaces them all."""
+    pairs = {**dict(stream.options.kafka_options), RESET: "earliest"}
+    text = ", ".join(f"{name}={value}" for name, value in pairs.items()).replace("'", "''")
+    return f"ALTER STREAM {stream.name} SET (kafka_options = '{text}')"
+
+
+def made_anew(stream: StreamDefinition) -> Unavailable:
+    """What is told to whoever has to decide."""
+    topic = stream.options.kafka_topic
+    return Unavailable(
+        f'kafka topic "{topic}" is not the one that was read before',
+        detail="It was made anew, or the brokers are others: the positions up to which it was read mean nothing in it.",
+        hint=f"To read it from its oldest message on: {_earliest(stream)}, or latest for what comes from now on.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +95,5 @@ class Gap:
         return Unavailable(
             f'kafka topic "{topic}" no longer has the next message of partition {self.partition}',
             detail=detail,
-            hint=f"To go on with the oldest message that is left: ALTER STREAM {stream.name} SET "
-            "(kafka_options = 'auto.offset.reset=earliest'), or latest for the newest.",
+            hint=f"To go on with the oldest message that is left: {_earliest(stream)}, or latest for the newest.",
         )

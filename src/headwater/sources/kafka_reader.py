@@ -14,7 +14,8 @@ from itertools import compress
 from operator import methodcaller
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from headwater.errors import HeadwaterError, NotFound, Unavailable
 from headwater.sources.kafka_columns import Message
@@ -41,6 +42,8 @@ UNKNOWN = frozenset(
     }
 )
 GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""A topic's id of zeros: brokers before Kafka 2.8 give none."""
 
 
 _ERROR, _PARTITION = methodcaller("error"), methodcaller("partition")
@@ -84,6 +87,9 @@ class KafkaReader:
         self._servers = stream.options.bootstrap_servers
         self._limits = limits
         self._failure: HeadwaterError | None = None
+        # Asks for the topic's id, which a consumer does not tell; that settings are a consumer's is nothing to log.
+        self._asking = {**settings, "log_level": 0}
+        self._admin: AdminClient | None = None
         try:
             self._consumer = Consumer({**settings, "error_cb": self._on_error}, logger=log)
         except (KafkaException, TypeError, ValueError) as error:
@@ -99,6 +105,19 @@ class KafkaReader:
             raise self._sorted(found.error)
         self.away, self.doubtful = None, False
         return sorted(found.partitions)
+
+    def topic_id(self) -> str | None:
+        """What tells the topic from another one of its name; None if the brokers are too old to know."""
+        if self._admin is None:
+            self._admin = AdminClient(self._asking)
+        try:
+            asked = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=self._limits.answer)
+            found = str(asked[self.topic].result().topic_id)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._UNSUPPORTED_FEATURE:
+                return None
+            raise self._sorted(error.args[0]) from None
+        return None if found == NO_ID else found
 
     def bounds(self, partition: int) -> tuple[int, int]:
         """The first offset that Kafka has of a partition, and the one that its next message will get."""
@@ -134,6 +153,7 @@ class KafkaReader:
         return taken
 
     def close(self) -> None:
+        self._admin = None
         self._consumer.close()
 
     def _next_step(self, taken: Taken) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import count
 from time import monotonic
 
 from headwater.errors import Unavailable
-from headwater.sources.kafka_positions import Gap, Sources, first_offset
+from headwater.sources.kafka_positions import Gap, Sources, first_offset, made_anew, replaced
 from headwater.sources.kafka_reader import KafkaReader, Limits, Taken
 from headwater.sources.kafka_settings import loss_policy
 from headwater.sources.kafka_status import PartitionStatus
@@ -15,6 +16,10 @@ from headwater.topics.log import Log, Moved
 from headwater.types import StreamDefinition
 
 log = logging.getLogger(__name__)
+
+
+class TopicReplaced(Exception):
+    """The Kafka topic is not the one that was begun: nothing more of it may be taken from here."""
 
 
 class Reading:
@@ -37,14 +42,19 @@ class Reading:
         self._move = move
         self._limits = limits
         self._refreshed = monotonic()
+        self._topic_id: str | None = None
 
     def begin(self) -> None:
         """Read all partitions from the positions that the log has of them."""
         partitions = self.reader.partitions()
+        known, is_now = self._wal.position(self.sources.begun), self.reader.topic_id()
+        if replaced(known, is_now):
+            self._start_over(partitions)
         self._add(partitions)
         # Only now: a crash before leaves the topic to be begun again, its partitions without a position as first ones.
-        if self._wal.position(self.sources.begun) is None:
-            self._move(Moved(self.sources.begun, None, str(len(partitions))))
+        if known is None or is_now not in (None, known):
+            self._move(Moved(self.sources.begun, known, is_now or str(len(partitions))))
+        self._topic_id = is_now
 
     def take(self) -> Taken:
         """What Kafka has now, after a look whether there are new partitions if it is time for one."""
@@ -80,8 +90,22 @@ class Reading:
             for partition, position in sorted(self.positions.items())
         )
 
+    def _start_over(self, partitions: Sequence[int]) -> None:
+        """Leave the positions in a topic that is gone, also of partitions that the one of its name does not have."""
+        if (policy := loss_policy(self._stream)) == "error":
+            raise made_anew(self._stream)
+        for partition in count():
+            name = self.sources.partition(partition)
+            if (stored := self._wal.position(name)) is None:
+                break
+            low, high = self.reader.bounds(partition) if partition in partitions else (0, 0)
+            self._move(Moved(name, stored, str(low if policy == "earliest" else high)))
+        log.warning("kafka topic was made anew", extra={"stream": self._stream.name, "begun_at": policy})
+
     def _refresh(self) -> None:
         partitions = self.reader.partitions()
+        if replaced(self._topic_id, self.reader.topic_id()):
+            raise TopicReplaced
         self._refreshed = monotonic()
         if missing := sorted(self.positions.keys() - set(partitions)):
             raise Unavailable(

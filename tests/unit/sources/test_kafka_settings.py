@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headwater.errors import InvalidOption
-from headwater.sources.kafka_positions import Gap, Sources, first_offset
+from headwater.sources.kafka_positions import Gap, Sources, first_offset, made_anew, replaced
 from headwater.sources.kafka_reader import KafkaReader, Limits
 from headwater.sources.kafka_settings import OURS, consumer_settings, loss_policy
 from headwater.sources.kafka_status import KafkaStatus, PartitionStatus
@@ -90,6 +90,23 @@ def test_a_gap_says_how_much_is_gone_and_how_to_go_on() -> None:
     anew = Gap(2, 10, 0, 3)
     assert anew.exists and anew.lost == 0
     assert "the partition ends at 3" in str(anew.error(stream()).detail)
+
+
+def test_the_way_on_keeps_the_other_settings() -> None:
+    others = stream(("sasl.password", "env:KAFKA_P"), ("auto.offset.reset", "error"))
+    statement = "ALTER STREAM s SET (kafka_options = 'sasl.password=env:KAFKA_P, auto.offset.reset=earliest')"
+    for error in (Gap(2, 10, 17, 30).error(others), made_anew(others)):
+        assert statement in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    ("known", "is_now", "said"),
+    [(None, "a", False), ("a", "a", False), ("a", None, False), ("3", "a", False), ("a", "b", True)],
+)
+def test_a_topic_is_another_one_if_both_ids_are_known_and_differ(
+    known: str | None, is_now: str | None, said: bool
+) -> None:
+    assert replaced(known, is_now) == said
 
 
 def test_lag_is_known_once_all_partitions_were_read() -> None:
