@@ -88,7 +88,7 @@ class KafkaReader:
         self._limits = limits
         self._failure: HeadwaterError | None = None
         # Asks for the topic's id, which a consumer does not tell; that settings are a consumer's is nothing to log.
-        self._asking = {**settings, "log_level": 0}
+        self._asking: dict[str, Any] = {**settings, "log_level": 0}
         self._admin: AdminClient | None = None
         try:
             self._consumer = Consumer({**settings, "error_cb": self._on_error}, logger=log)
