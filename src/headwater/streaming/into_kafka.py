@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -24,6 +25,9 @@ from headwater.storage.encode import json_lines
 from headwater.streaming.outbox import At
 
 TIMEOUT = 30.0
+_MOVING = frozenset(
+    (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE)
+)
 _GENERATIONS, _EPOCHS, _PARTS = 2**12, 2**33, 2**18
 """How many of each a number of 63 bits tells apart: epochs for 27 years at ten a second."""
 
@@ -83,13 +87,13 @@ class KafkaOutlet:
                 producer.init_transactions(TIMEOUT)
                 consumer = Consumer({**settings, "group.id": self._group, "enable.auto.commit": False})
                 try:
-                    (found,) = consumer.committed([TopicPartition(self._topic, 0)], timeout=TIMEOUT)
+                    offset = _committed(consumer, TopicPartition(self._topic, 0))
                     group = consumer.consumer_group_metadata()
                 finally:
                     consumer.close()
             except KafkaException as failed:
                 raise self._unavailable(failed) from failed
-            self._sent = None if found.offset < 0 else _unpacked(int(found.offset))
+            self._sent = None if offset < 0 else _unpacked(offset)
             self._open, self._shaken = (producer, group), False
         return self._open
 
@@ -112,6 +116,19 @@ class KafkaOutlet:
         return Unavailable(
             f'Kafka topic "{self._topic}" does not take rows', detail=f"Kafka says: {said}.", hint="It is tried again."
         )
+
+
+def _committed(consumer: Consumer, at: TopicPartition) -> int:
+    """The group's offset, once its coordinator is there: it moves when brokers come and go, which the client tells."""
+    until = time.monotonic() + TIMEOUT
+    while True:
+        try:
+            (found,) = consumer.committed([at], timeout=TIMEOUT)
+            return int(found.offset)
+        except KafkaException as failed:
+            if failed.args[0].code() not in _MOVING or time.monotonic() > until:
+                raise
+        time.sleep(0.1)
 
 
 def _within(seconds: float, work: Callable[[], object]) -> None:
