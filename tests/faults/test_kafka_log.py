@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from headwater.errors import Corrupt, HeadwaterError, Unavailable
+from headwater.errors import Corrupt, HeadwaterError, InvalidSetting, Unavailable
 from headwater.topics.log import Append, LogTopic, Part
 from headwater.topics.log_kafka import KafkaLog
 from headwater.topics.log_kafka_changes import encode
@@ -32,18 +33,20 @@ POINTS = {
     "produce.before_ack": 4,
 }
 """Where a process is killed, and how many batches are stored then."""
+PATIENT = 180.0
+"""Seconds that an answer may take where it is not the point that none comes."""
 
 
 @pytest.fixture
 def place(kafka: Any) -> KafkaPlace:
-    return KafkaPlace(kafka.bootstrap, f"faults-{secrets.token_hex(6)}", timeout=20.0)
+    return KafkaPlace(kafka.bootstrap, f"faults-{secrets.token_hex(6)}", timeout=PATIENT)
 
 
 @pytest.fixture
 def opened(place: KafkaPlace, tmp_path: Path) -> Iterator[Callable[..., KafkaLog]]:
     logs: list[KafkaLog] = []
 
-    def open_log(index: str = "index.db", timeout: float = 20.0, **settings: Any) -> KafkaLog:
+    def open_log(index: str = "index.db", timeout: float = PATIENT, **settings: Any) -> KafkaLog:
         where = KafkaPlace(place.bootstrap, place.topic, timeout=timeout)
         logs.append(KafkaLog(where, tmp_path / index, **settings))
         return logs[-1]
@@ -62,6 +65,12 @@ def numbers(log: KafkaLog) -> list[int]:
     tail = log.tail(TOPIC, 0)
     assert tail is not None
     return [n for each in tail for n in each.batch.column("n").to_pylist()]
+
+
+def have_patience(log: KafkaLog, seconds: float) -> None:
+    """From now on, wait so long for answers."""
+    log._journal.place = replace(log._journal.place, timeout=seconds)
+    log._journal._producer = None  # it keeps to what it was told when it was made
 
 
 @pytest.fixture
@@ -94,7 +103,7 @@ def test_processes_are_killed_while_they_append_and_commit(on_kafka: Any) -> Non
         time.sleep(0.1 * number)
         worker.send_signal(signal.SIGKILL)
         worker.wait()
-        assert other.wait(60) == 0, on_kafka.said()
+        assert other.wait(240) == 0, on_kafka.said()
         if number == 1:
             for file in on_kafka.path.glob("kafka-log.db*"):
                 file.unlink()
@@ -107,7 +116,7 @@ def test_processes_are_killed_while_they_append_and_commit(on_kafka: Any) -> Non
 
 
 def test_the_broker_is_killed_while_threads_append(kafka: Any, opened: Callable[..., KafkaLog]) -> None:
-    log = opened(timeout=60.0)
+    log = opened()
     acked: dict[int, int] = {}
     down = threading.Event()
 
@@ -120,10 +129,10 @@ def test_the_broker_is_killed_while_threads_append(kafka: Any, opened: Callable[
 
     with ThreadPoolExecutor(4) as pool:
         working = [pool.submit(produce, worker) for worker in range(4)]
-        down.wait(30)
+        down.wait(120)
         kafka.restart(kill=True)
         for each in working:
-            each.result(120)
+            each.result(400)
     stored = numbers(log)
     assert sorted(stored) == sorted(acked)
     assert all(stored[offset] == number for number, offset in acked.items())
@@ -131,19 +140,21 @@ def test_the_broker_is_killed_while_threads_append(kafka: Any, opened: Callable[
 
 
 def test_without_a_broker_appends_fail_in_time_and_leave_nothing(kafka: Any, opened: Callable[..., KafkaLog]) -> None:
-    log = opened(timeout=2.0)
+    log = opened()
     append(log, 1)
     kafka.kill()
+    have_patience(log, 2.0)
     try:
         started = time.monotonic()
         with pytest.raises(Unavailable, match="did not take an append") as refused:
             append(log, 2, producer="p", sequence=1)
-        assert time.monotonic() - started < 40
+        assert time.monotonic() - started < 90
         assert refused.value.hint is not None and "nothing is stored twice" in refused.value.hint
         with pytest.raises(Unavailable, match="does not answer"):
             log.tail(TOPIC, 0)
     finally:
         kafka.start()
+    have_patience(log, PATIENT)
     assert set(numbers(log)) <= {1, 2}  # it may have been under way when it was given up
     assert append(log, 2, producer="p", sequence=1) == 1
     assert append(log, 3) == 2
@@ -163,7 +174,7 @@ def test_what_does_not_count_is_not_seen(place: KafkaPlace, opened: Callable[...
     assert journal.write(late, head - 1)[1] == head  # after a blob that was not the last
     stranger = Producer(place.client())
     stranger.produce(place.topic, b"hello", partition=0)
-    stranger.flush(20)
+    assert stranger.flush(120) == 0
     large = encode([], [("schema", (b"x" * 2_000_000,))])
     _, first, end = journal.write(large, journal.bounds()[1])  # after a message that is no blob
     assert (end - first, [each.id for each in log.waiting()]) == (3, ["id-t"])
@@ -199,7 +210,7 @@ def _send(place: KafkaPlace, mark: bytes, number: int, value: bytes, before: int
 
     producer = Producer(place.client())
     producer.produce(place.topic, value, partition=0, headers=[(_HEADER, _PLACE.pack(mark, number, count, before))])
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
 
 
 def test_a_hold_whose_holder_died_is_broken(opened: Callable[..., KafkaLog]) -> None:
@@ -229,8 +240,21 @@ def test_an_append_that_always_loses_holds_the_log(
     assert (lost, numbers(two)) == ([0, 1, 2], [0, 0, 0, 1])
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("retention.ms", "3600000"), ("retention.bytes", "1000"), ("cleanup.policy", "compact")]
+)
+def test_a_topic_that_forgets_messages_cannot_be_a_log(
+    place: KafkaPlace, opened: Callable[..., KafkaLog], kafka: Any, name: str, value: str
+) -> None:
+    """As brokers make them that make topics by themselves."""
+    kafka.create_topic(place.topic, 1, {name: value})
+    with pytest.raises(InvalidSetting, match="cannot be a log") as refused:
+        opened()
+    assert refused.value.detail == f"It has {name}={value}: Kafka would delete messages that are needed."
+
+
 def test_a_journal_that_lost_messages_is_told(place: KafkaPlace, opened: Callable[..., KafkaLog], kafka: Any) -> None:
-    log = opened(timeout=2.0)
+    log = opened()
     append(log, 1, 2)
     append(log, 3)
     kafka.delete_records(place.topic, 0, 1)

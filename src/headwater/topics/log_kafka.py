@@ -91,11 +91,15 @@ class KafkaLog(IndexedLog):
         self._journal = Journal(place)
         with named_errors(index):
             self._db = open_index(index, busy_timeout)
-        if standing(self._db) is None:
-            make_topic(place, replication)
         self._writer = KafkaWriter(self._db, max_tail_bytes=max_tail_bytes, now=now)
         self._group = GroupCommit(self._commit, lambda failed: storage_error(failed, index))
-        self._refresh()
+        try:
+            if standing(self._db) is None:
+                make_topic(place, replication)
+            self._refresh()
+        except BaseException:  # whoever tries again, while there is no broker, must not gather clients and files
+            self.close()
+            raise
 
     # -- appending ----------------------------------------------------------------------------------------------
 

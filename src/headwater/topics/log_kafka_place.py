@@ -62,7 +62,27 @@ def make_topic(place: KafkaPlace, replication: int | None) -> None:
     except KafkaException as failed:
         if failed.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise unavailable(place, "cannot be made", failed.args[0].str()) from failed
+        _check_kept(place, admin)
     _check_partitions(place, admin)
+
+
+def _check_kept(place: KafkaPlace, admin: Any) -> None:
+    """InvalidSetting if a topic that is there already forgets messages by itself, read or not."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+    asked = ConfigResource(ResourceType.TOPIC, place.topic)
+    try:
+        found = admin.describe_configs([asked], request_timeout=place.timeout)[asked].result()
+    except KafkaException:  # not everybody may look; then it has to be as the guide says
+        return
+    for name in ("cleanup.policy", "retention.ms", "retention.bytes"):
+        if name in found and found[name].value != _TOPIC_CONFIG[name]:
+            raise InvalidSetting(
+                f'Kafka topic "{place.topic}" cannot be a log',
+                detail=f"It has {name}={found[name].value}: Kafka would delete messages that are needed.",
+                hint=f"Set its {name} to {_TOPIC_CONFIG[name]}, or choose another setting kafka_topic_prefix.",
+            )
 
 
 def _check_partitions(place: KafkaPlace, admin: Any) -> None:

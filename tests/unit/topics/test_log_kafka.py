@@ -10,13 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.errors import Corrupt
+from headwater.errors import Corrupt, Unavailable
 from headwater.topics import log_kafka_journal
 from headwater.topics.log import Append, Dedup, Entry, LogTopic, Part
 from headwater.topics.log_entries import Payload, serialise
-from headwater.topics.log_kafka_changes import KafkaWriter, apply_blob, decode, encode, load_snapshot, place_of
+from headwater.topics.log_kafka import KafkaLog
+from headwater.topics.log_kafka_changes import (
+    KafkaWriter,
+    apply_blob,
+    begin_index,
+    decode,
+    encode,
+    load_snapshot,
+    place_of,
+)
 from headwater.topics.log_kafka_index import Wrote, note_written, open_index, standing
-from headwater.topics.log_kafka_journal import MESSAGE_BYTES, Blob, cut, message_count
+from headwater.topics.log_kafka_journal import MESSAGE_BYTES, Blob, Journal, cut, message_count
+from headwater.topics.log_kafka_place import KafkaPlace
 from headwater.topics.log_kafka_reader import GAP, runs
 from headwater.topics.log_tables import Prepared
 from headwater.types import Offsets
@@ -110,3 +120,13 @@ def test_a_payload_is_stored_once(tmp_path: Path) -> None:
     payload = serialise(pa.record_batch({"n": pa.array([1, 2], pa.int64())}))
     assert encode([payload], []).count(payload.data.to_pybytes()) == 1
     assert log_kafka_journal.MESSAGE_BYTES < 2**20  # a place in a message has so many bits
+
+
+def test_a_log_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Journal] = []
+    close = Journal.close
+    monkeypatch.setattr(Journal, "close", lambda journal: (close(journal), closed.append(journal)))
+    begin_index(open_index(tmp_path / "i.db", 1), 0)  # so that it does not try to make the topic
+    with pytest.raises(Unavailable, match="does not answer"):
+        KafkaLog(KafkaPlace("127.0.0.1:1", "t", timeout=0.3), tmp_path / "i.db")
+    assert len(closed) == 1
