@@ -69,5 +69,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     broker = module.Broker(tmp_path_factory.mktemp("kafka")).start()
-    yield broker
+    with pytest.MonkeyPatch.context() as patient:  # a machine that is busy with tests is not a broker that is away
+        patient.setattr("headwater.topics.log_kafka_journal.ASKING", 120.0)
+        yield broker
     broker.stop()

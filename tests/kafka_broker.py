@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import random
+import shutil
 import socket
 import subprocess
 import time
@@ -38,6 +39,8 @@ LOCK_FILE = Path(__file__).with_name("kafka_packages.lock")
 CLUSTER = "aGVhZHdhdGVyLXRlc3RzIQ"
 READY = 180.0
 """Seconds that a start may take: on a busy machine, one JVM after another needs more than a minute."""
+ATTEMPTS = 5
+STARTED, IN_USE = b"Kafka Server started", "Address already in use"
 _JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 
 # Internal topics are small and a dead broker's session is short, so that a start and a restart take seconds.
@@ -77,6 +80,7 @@ class Broker:
         self._log = folder / "broker.log"
         self._properties = folder / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
+        self._known = False
         jars = ensure_packages(default_cache(), print, find_java(), groups=("broker",), lock_file=LOCK_FILE)
         behind = Path(pyspark.__file__).parent / "jars" / "*"
         self._class_path = os.pathsep.join([*map(str, jars), str(behind)])
@@ -88,19 +92,40 @@ class Broker:
         assert not self.running, "the broker is running"
         if not self._properties.exists():
             self._format()
+        for attempt in range(ATTEMPTS):
+            try:
+                self._run()
+                return self
+            except AssertionError:
+                if attempt == ATTEMPTS - 1 or IN_USE not in self.said(100_000):
+                    raise
+                self._move()  # somebody took a port since it was chosen
+        raise AssertionError
+
+    def _run(self) -> None:
+        before = self._log.stat().st_size
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._java("kafka.Kafka", str(self._properties)), stdout=output, stderr=output, stdin=subprocess.DEVNULL
             )
         atexit.register(self.kill)  # whatever ends the tests, it does not outlive them
         try:
-            self._wait_until_ready()
+            self._wait_until_ready(before)
         except BaseException:
             self.kill()
             raise
-        return self
 
-    def stop(self, timeout: float = 30.0) -> None:
+    def _move(self) -> None:
+        """Take other ports, if no client knows the ones that it has."""
+        if self._known:
+            time.sleep(1)
+            return
+        self.port, self._controller = free_port(), free_port()
+        self.bootstrap = f"127.0.0.1:{self.port}"
+        shutil.rmtree(self.folder / "data")
+        self._format()
+
+    def stop(self, timeout: float = 60.0) -> None:
         """End it in order; kill it if it takes longer than `timeout`."""
         if self._process is not None:
             self._process.terminate()
@@ -140,20 +165,17 @@ class Broker:
         level = "-Dorg.apache.logging.log4j.level=INFO"
         return [str(find_java().executable), *_JVM, level, "-cp", self._class_path, main, *arguments]
 
-    def _wait_until_ready(self) -> None:
+    def _wait_until_ready(self, before: int) -> None:
+        """Until it says so behind byte `before` of its log: that the port answers could be another's doing."""
         until = time.monotonic() + READY
-        while not self._answers():
+        while STARTED not in self._log.read_bytes()[before:]:
             assert self.running, self.said()
             assert time.monotonic() < until, self.said()
             time.sleep(0.05)
         with self.admin() as admin:
             while not admin.list_topics(timeout=READY).brokers:
                 assert time.monotonic() < until, self.said()
-
-    def _answers(self) -> bool:
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        self._known = True
 
     # -- its topics ---------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ def opening(request: pytest.FixtureRequest, folder: Path, clock: Clock) -> Itera
         if request.param == "sqlite":
             opened.append(SqliteLog(folder / "state.db", **settings))
         else:
-            place = KafkaPlace(request.getfixturevalue("kafka").bootstrap, f"log-{folder.name}")
+            place = KafkaPlace(request.getfixturevalue("kafka").bootstrap, f"log-{folder.name}", timeout=180.0)
             index = f"index-{len(opened)}.db" if "machines" in request.param else "index.db"
             opened.append(KafkaLog(place, folder / index, **settings))
         return opened[-1]
@@ -333,7 +333,7 @@ def test_one_process_holds_and_guards_against_another(open_log: Open) -> None:
             with pytest.raises(TimeoutError):
                 waiting.result(0.3)
             assert values(one) == values(two) == [1]
-        assert waiting.result(10) == [Offsets(1, 2)]
+        assert waiting.result(180) == [Offsets(1, 2)]
     with pytest.raises(SchemaChanged):
         two.append(Append((part(3),), verify=refuse))
     assert values(one) == [1, 2]
@@ -369,7 +369,7 @@ def test_nothing_is_appended_while_the_log_is_held(log: Log) -> None:
         thread.start()
         assert not appended.wait(0.2)
         assert values(log) == [1]
-    thread.join(60)
+    thread.join(180)
     assert appended.is_set()
     assert values(log) == [1, 2]
 

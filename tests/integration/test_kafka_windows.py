@@ -40,7 +40,7 @@ class Clocks:
             value = {"id": len(self.sent), "at": (ZERO + timedelta(seconds=at)).isoformat()}
             self._producer.produce(self._name, json.dumps(value), partition=partition)
             self.sent.append(at)
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(120) == 0
 
     def windows(self, until: int) -> dict[int, int]:
         """How many records each window has that is closed at this moment."""
@@ -48,7 +48,7 @@ class Clocks:
         return {start: n for start, n in found.items() if start + MINUTE <= until}
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 180.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

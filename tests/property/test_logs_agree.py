@@ -74,7 +74,7 @@ def known(log: Log, topic: LogTopic, start: int) -> Any:
 @pytest.mark.parametrize("seed", range(2))
 def test_logs_agree(kafka: Any, tmp_path: Path, seed: int) -> None:
     chance, clock = random.Random(seed), Clock()
-    place = KafkaPlace(kafka.bootstrap, f"agree-{seed}")
+    place = KafkaPlace(kafka.bootstrap, f"agree-{seed}", timeout=180.0)
     model = SqliteLog(tmp_path / "model.db", max_tail_bytes=2**20, producer_horizon=30, now=clock)
     made = 0
 
