@@ -175,12 +175,24 @@ def test_what_does_not_count_is_not_seen(place: KafkaPlace, opened: Callable[...
     stranger = Producer(place.client())
     stranger.produce(place.topic, b"hello", partition=0)
     assert stranger.flush(120) == 0
+    _send_in_transaction(place)
+    assert numbers(log) == numbers(opened("another.db")) == [1]  # the journal ends with the end of a transaction
     large = encode([], [("schema", (b"x" * 2_000_000,))])
     _, first, end = journal.write(large, journal.bounds()[1])  # after a message that is no blob
     assert (end - first, [each.id for each in log.waiting()]) == (3, ["id-t"])
     assert append(log, 2) == 1
     assert numbers(log) == numbers(opened("elsewhere.db")) == [1, 2]
     journal.close()
+
+
+def _send_in_transaction(place: KafkaPlace) -> None:
+    from confluent_kafka import Producer
+
+    stranger = Producer(place.client(**{"transactional.id": place.topic}))
+    stranger.init_transactions(120)
+    stranger.begin_transaction()
+    stranger.produce(place.topic, b"hello", partition=0)
+    stranger.commit_transaction(120)
 
 
 def test_a_blob_is_whole_or_it_does_not_count(place: KafkaPlace, opened: Callable[..., KafkaLog]) -> None:
