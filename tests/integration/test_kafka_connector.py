@@ -284,6 +284,7 @@ def test_deleted_messages_are_an_error_with_a_number_and_a_way_on(world: World) 
     drain(going_on, 2)
     assert world.rows() == [0, 1, 2, 8, 9]
     assert going_on.status().lost == 5
+    assert going_on.status().last_error == "5 offsets of partition 0 passed: Kafka had deleted the next message"
 
 
 # -- others -----------------------------------------------------------------------------------------------------

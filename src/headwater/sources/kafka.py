@@ -157,10 +157,17 @@ class KafkaConnector:
                 self._append(reading, partition, messages, end)
         for partition in sorted(taken.gone):
             try:
-                self._lost += reading.bridge(partition)
+                self._count_lost(partition, reading.bridge(partition))
             except BrokerAway:
                 self.close()  # the consumer has told of it once and would be silent about the partition from now on
                 raise
+
+    def _count_lost(self, partition: int, lost: int) -> None:
+        if lost:
+            self._lost += lost
+            offsets = "offset" if lost == 1 else "offsets"
+            self._last_error = f"{lost} {offsets} of partition {partition} passed: Kafka had deleted the next message"
+            self._last_error_at = datetime.now(UTC)
 
     def _append(self, reading: Reading, partition: int, messages: Messages, end: int) -> None:
         origin = f"kafka:{reading.reader.topic}/{partition}@"

@@ -120,6 +120,9 @@ def _headers(messages: Messages, field: NestedField) -> tuple[pa.Array, Misfits]
         except Unfit as unfit:
             misfits[row] = unfit.within(field.name)
             maps.append([])
+        except UnicodeDecodeError:  # raised by the client, for which names are text
+            misfits[row] = Unfit("the name of a header is not valid UTF-8", field.name)
+            maps.append([])
     return pa.array(maps, plain_type(field.field_type)), misfits
 
 

@@ -407,3 +407,22 @@ def test_a_stream_that_does_not_fit_its_topic(of_stream: Schema, detail: str) ->
 def test_no_messages() -> None:
     for options in ({}, {"format": "csv"}):
         assert decode(columns(ID, TEXT), [], **options).table.num_rows == 0
+
+
+def test_a_header_whose_name_is_not_text_is_a_reject() -> None:
+    """Kafka's protocol says that names are text; the client raises when one is not."""
+
+    class Misnamed:
+        def value(self) -> bytes:
+            return b'{"id": 1}'
+
+        def headers(self) -> list[tuple[str, bytes | None]]:
+            return [(b"caf\xe9".decode(), b"v")]
+
+    topic = columns(("id", LongType(), True), ("headers", HEADERS, False))
+    messages: Any = [Misnamed(), message(b'{"id": 2}')]
+    decoded = decoder(topic, headers_field="headers").decode(messages)
+    assert decoded.table.to_pylist() == [{"id": 2, "headers": []}]
+    assert [(each.row, each.field, each.reason) for each in decoded.rejects] == [
+        (0, "headers", "the name of a header is not valid UTF-8")
+    ]
