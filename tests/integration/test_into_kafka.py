@@ -16,9 +16,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from headwater.catalog.view_layout import Layout
 from headwater.engine import Lake
-from headwater.errors import InvalidOption, Unavailable
+from headwater.errors import InvalidOption, NotFound, Unavailable
 from headwater.streaming import into_kafka
-from headwater.streaming.into_kafka import KafkaOutlet
+from headwater.streaming.into_kafka import KafkaOutlet, check_target
 from headwater.types import ViewDefinition, ViewOptions
 
 pytestmark = pytest.mark.slow
@@ -191,6 +191,21 @@ def test_brokers_that_are_not_there(view: Any, monkeypatch: pytest.MonkeyPatch) 
         _ = KafkaOutlet(Seen("127.0.0.1:1/t")).sent  # type: ignore[arg-type]
 
 
+def test_a_target_is_looked_at_before_anything_is_made(kafka: Any, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def target(into: str, *pairs: tuple[str, str]) -> ViewDefinition:
+        return Seen(into, *pairs).definition
+
+    check_target(target(f"{kafka.bootstrap}/{topic}", ("compression.type", "lz4")))
+    with pytest.raises(NotFound, match='Kafka topic "no-such" cannot be sent to') as refused:
+        check_target(target(f"{kafka.bootstrap}/no-such"))
+    assert kafka.bootstrap in str(refused.value.detail)
+    with pytest.raises(InvalidOption, match=r'"ssl\.key\.password" in kafka_options'):
+        check_target(target(f"{kafka.bootstrap}/{topic}", ("ssl.key.password", "env:KAFKA_NOT_SET")))
+    monkeypatch.setattr(into_kafka, "TIMEOUT", 1.0)
+    with pytest.raises(Unavailable, match='Kafka topic "t" does not take rows'):
+        check_target(target("127.0.0.1:1/t"))
+
+
 def test_settings_of_the_client(kafka: Any, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     into = f"{kafka.bootstrap}/{topic}"
     with pytest.raises(InvalidOption, match=r'"ssl\.key\.password" in kafka_options') as refused:
@@ -223,6 +238,12 @@ def test_from_kafka_to_kafka_through_a_log_in_kafka(kafka_service: Lake, kafka: 
         "WITH (refresh = 'continuous', kafka_options = 'compression.type=lz4')"
     )
     try:
+        with pytest.raises(NotFound, match='Kafka topic "no-such" cannot be sent to'):
+            kafka_service.sql(
+                "CREATE MATERIALIZED VIEW nowhere AS SELECT page, count(*) AS n FROM from_kafka GROUP BY page "
+                f"EMIT CHANGES INTO KAFKA '{kafka.bootstrap}/no-such' WITH (refresh = 'continuous')"
+            )
+        assert "nowhere" not in kafka_service.views.names()
         producer = Producer({"bootstrap.servers": kafka.bootstrap})
         for number in range(1, 61):
             value = json.dumps({"page": f"p{number % 3}", "at": "2026-01-01T10:00:00Z"})

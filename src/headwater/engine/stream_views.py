@@ -68,6 +68,10 @@ class StreamViews:
         defined = define(definition, self._upkeep.sources, self._spark())
         plan = self.plan(definition, defined)
         if isinstance(plan, Continuous):
+            if definition.options.into_kafka:
+                from headwater.streaming.into_kafka import check_target
+
+                check_target(definition)
             self._flush([each.table.name for each in plan.outline.inputs if each.table.namespace == TOPICS])
             plan = self._keeper.too_early(plan) or plan
         if isinstance(plan, NotStreamed):

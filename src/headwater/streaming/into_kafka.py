@@ -19,10 +19,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import View
-from headwater.errors import InvalidOption, Unavailable
+from headwater.errors import InvalidOption, NotFound, Unavailable
 from headwater.sql.kafka_texts import resolved, split_target
 from headwater.storage.encode import json_lines
 from headwater.streaming.outbox import At
+from headwater.types import ViewDefinition
 
 TIMEOUT = 30.0
 _MOVING = frozenset(
@@ -30,6 +31,27 @@ _MOVING = frozenset(
 )
 _GENERATIONS, _EPOCHS, _PARTS = 2**12, 2**33, 2**18
 """How many of each a number of 63 bits tells apart: epochs for 27 years at ten a second."""
+
+
+def check_target(definition: ViewDefinition) -> None:
+    """What sending would end with at once: NotFound without such a topic, Unavailable if no broker says."""
+    servers, topic = split_target(definition.options.into_kafka)
+    try:
+        consumer = Consumer({**_settings(definition), **_ours(servers), "group.id": "headwater"})
+        try:
+            found = consumer.list_topics(topic, timeout=TIMEOUT).topics[topic]
+        finally:
+            consumer.close()
+    except KafkaException as failed:
+        raise _unavailable(topic, failed, "Nothing was made.") from failed
+    if found.error is not None:
+        if found.error.code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION):
+            raise _unavailable(topic, KafkaException(found.error), "Nothing was made.")
+        raise NotFound(
+            f'Kafka topic "{topic}" cannot be sent to',
+            detail=f"The brokers {servers} said: {found.error.str()}.",
+            hint="Create it, or correct INTO KAFKA.",
+        )
 
 
 class KafkaOutlet:
@@ -80,8 +102,7 @@ class KafkaOutlet:
         if self._open is not None:
             self._open[0].poll(0)  # hears of errors
         if self._open is None or self._shaken:
-            ours = {"bootstrap.servers": self._servers, "client.id": "headwater", "log_level": 2}
-            settings = {**self._settings(), **ours, "error_cb": self._heard}
+            settings = {**_settings(self._view.definition), **_ours(self._servers), "error_cb": self._heard}
             try:
                 producer = Producer({"linger.ms": 5, **settings, "transactional.id": self._group})
                 producer.init_transactions(TIMEOUT)
@@ -101,21 +122,28 @@ class KafkaOutlet:
         """Something is wrong between here and a broker: a producer that outlives this may wait for it for ever."""
         self._shaken = True
 
-    def _settings(self) -> dict[str, str]:
-        found = {name: (text, resolved(text, os.environ)) for name, text in self._view.definition.options.kafka_options}
-        for name, (text, value) in found.items():
-            if value is None:
-                raise InvalidOption(
-                    f'materialized view "{self._view.name}" cannot set "{name}" in kafka_options',
-                    detail=f'"{text}" is not set in the environment of the process that keeps the view.',
-                )
-        return {name: value for name, (_, value) in found.items() if value is not None}
-
     def _unavailable(self, failed: KafkaException | TimeoutError) -> Unavailable:
-        said = failed.args[0] if failed.args and isinstance(failed.args[0], KafkaError) else failed
-        return Unavailable(
-            f'Kafka topic "{self._topic}" does not take rows', detail=f"Kafka says: {said}.", hint="It is tried again."
-        )
+        return _unavailable(self._topic, failed, "It is tried again.")
+
+
+def _ours(servers: str) -> dict[str, object]:
+    return {"bootstrap.servers": servers, "client.id": "headwater", "log_level": 2}
+
+
+def _settings(definition: ViewDefinition) -> dict[str, str]:
+    found = {name: (text, resolved(text, os.environ)) for name, text in definition.options.kafka_options}
+    for name, (text, value) in found.items():
+        if value is None:
+            raise InvalidOption(
+                f'materialized view "{definition.name}" cannot set "{name}" in kafka_options',
+                detail=f'"{text}" is not set in the environment of the process that keeps the view.',
+            )
+    return {name: value for name, (_, value) in found.items() if value is not None}
+
+
+def _unavailable(topic: str, failed: KafkaException | TimeoutError, hint: str) -> Unavailable:
+    said = failed.args[0] if failed.args and isinstance(failed.args[0], KafkaError) else failed
+    return Unavailable(f'Kafka topic "{topic}" does not take rows', detail=f"Kafka says: {said}.", hint=hint)
 
 
 def _committed(consumer: Consumer, at: TopicPartition) -> int:
