@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headwater.catalog.topics import Topic
+from headwater.errors import Unavailable
 from headwater.sql.options import render_options
 from headwater.sql.schema_text import render_type
 from headwater.topics.ingest import log_topic
@@ -12,13 +13,15 @@ from headwater.topics.log import Log
 
 
 def summary(topic: Topic, log: Log) -> dict[str, Any]:
-    """One line about a topic: `SHOW TOPICS`."""
-    stats = log.stats(log_topic(topic))
+    """One line about a topic: `SHOW TOPICS`. A log that does not answer leaves its tail unknown, not all topics."""
     totals = _totals(topic)
-    tail = max(0, stats.end - topic.committed)
+    try:
+        tail: int | None = max(0, log.stats(log_topic(topic)).end - topic.committed)
+    except Unavailable:
+        tail = None
     return {
         "topic": topic.name,
-        "records": totals["records"] + tail,
+        "records": totals["records"] + (tail or 0),
         "tail": tail,
         "files": totals["files"],
         "bytes": totals["bytes"],

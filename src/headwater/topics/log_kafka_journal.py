@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headwater.errors import Corrupt, HeadwaterError
+from headwater.errors import Corrupt, HeadwaterError, Unavailable
 from headwater.topics.log_kafka_place import KafkaPlace, unavailable
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ MESSAGE_BYTES = 900_000
 told. What is stored refers to it, so it stays."""
 ASKING = 5.0
 """Seconds to wait for a small answer: an ingest that finds no broker must not hold up other topics for long."""
+AGAIN = 1.0
+"""Seconds after which brokers that did not answer for as long are asked again."""
 _HEADER = "headwater"
 _PLACE = struct.Struct("<8sIIq")
 """Of a message: its blob's mark, its number in it, how many there are, and where the blob before it ended."""
@@ -60,6 +62,7 @@ class Journal:
         self._producer: Producer | None = None
         self._watcher: Consumer | None = None
         self._reader: Consumer | None = None
+        self._away: tuple[float, Unavailable] | None = None
         self._watching = threading.Lock()
         self._reading = threading.Lock()
 
@@ -118,26 +121,39 @@ class Journal:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def bounds(self) -> tuple[int, int]:
-        """The first message that is there, and the end: everything that any writer was told of is below it."""
+        """The first message that is there, and the end: everything that any writer was told of is below it.
+
+        Unavailable if no broker answers, also to those who ask a moment later: many topics share the journal, and each
+        would wait in turn.
+        """
+        with self._watching:
+            if self._away is not None and time.monotonic() < self._away[0]:
+                raise self._away[1]
+            asked = time.monotonic()
+            try:
+                return self._bounds()
+            except Unavailable as away:
+                if (now := time.monotonic()) - asked >= AGAIN:  # what is told at once may be asked at once
+                    self._away = now + AGAIN, away
+                raise
+
+    def _bounds(self) -> tuple[int, int]:
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         moving = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
         patience = min(ASKING, self.place.timeout)
         deadline = time.monotonic() + patience
-        with self._watching:
-            if self._watcher is None:
-                self._watcher = new_consumer(self.place)
-            while True:
-                try:
-                    low, high = self._watcher.get_watermark_offsets(
-                        TopicPartition(self.place.topic, 0), timeout=patience
-                    )
-                    return int(low), int(high)
-                except KafkaException as failed:
-                    error = failed.args[0]
-                    if error.code() not in moving or time.monotonic() > deadline:  # a leader is chosen in a moment
-                        raise unavailable(self.place, "does not answer", error.str()) from failed
-                time.sleep(0.1)
+        if self._watcher is None:
+            self._watcher = new_consumer(self.place)
+        while True:
+            try:
+                low, high = self._watcher.get_watermark_offsets(TopicPartition(self.place.topic, 0), timeout=patience)
+                return int(low), int(high)
+            except KafkaException as failed:
+                error = failed.args[0]
+                if error.code() not in moving or time.monotonic() > deadline:  # a leader is chosen in a moment
+                    raise unavailable(self.place, "does not answer", error.str()) from failed
+            time.sleep(0.1)
 
     def blobs(self, start: int, end: int) -> Iterator[Blob]:
         """The whole blobs below `end` whose first message is at `start` or after; not all of them count."""

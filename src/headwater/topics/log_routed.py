@@ -5,12 +5,16 @@ Kafka's is opened when the first topic needs it: a lake without one pays nothing
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from threading import Lock
 
-from headwater.errors import Conflict
+from headwater.errors import Conflict, Unavailable
 from headwater.topics.log import Append, Entry, EntryReader, Log, LogAck, LogStats, LogTopic, TailBatch
+
+AGAIN = 1.0
+"""Seconds after which brokers that did not answer for as long are asked again."""
 
 
 class RoutedLog:
@@ -21,6 +25,7 @@ class RoutedLog:
         self._open_kafka = open_kafka
         self._exists = exists
         self._opened: Log | None = None
+        self._away: tuple[float, Unavailable] | None = None
         self._lock = Lock()
 
     @property
@@ -28,8 +33,20 @@ class RoutedLog:
         """The log in Kafka, made if there is none."""
         with self._lock:
             if self._opened is None:
-                self._opened = self._open_kafka()
+                self._opened = self._open()
             return self._opened
+
+    def _open(self) -> Log:
+        """Open it. While no broker answers, those who ask one after the other wait for one once, not each in turn."""
+        if self._away is not None and time.monotonic() < self._away[0]:
+            raise self._away[1]
+        asked = time.monotonic()
+        try:
+            return self._open_kafka()
+        except Unavailable as away:
+            if (now := time.monotonic()) - asked >= AGAIN:
+                self._away = now + AGAIN, away
+            raise
 
     def _of(self, topic: LogTopic) -> Log:
         return self.sqlite if topic.log == "sqlite" else self.kafka
