@@ -124,6 +124,33 @@ def test_not_null_of_nested_fields_is_checked_by_a_query(lake: Lake) -> None:
     lake.sql(f"SELECT * FROM {name}", engine="spark").rows()
 
 
+def test_rows_from_before_a_column_was_not_null_are_still_read(lake: Lake) -> None:
+    name = next(_names)
+    lake.sql(f"CREATE TOPIC {name} (id INT NOT NULL, v INT, s STRING)")
+    topic = lake.topic(name)
+    topic.append([{"id": 1}, {"id": 2, "v": 5, "s": "x"}])
+    topic.flush()
+    before = lake.topics.load(name).snapshot_id
+    view = f"{name}_groups"
+    lake.sql(f"CREATE MATERIALIZED VIEW {view} AS SELECT v, s, count(*) AS n FROM {name} GROUP BY v, s")
+    topic.alter("ADD COLUMN c INT, ADD COLUMN d STRUCT<x: INT>")
+    lake.sql(f"UPDATE {name} SET v = coalesce(v, 0), s = coalesce(s, ''), c = 7, d = named_struct('x', 3) WHERE true")
+    topic.alter(*(f"ALTER COLUMN {each} SET NOT NULL" for each in ("v", "s", "c", "d", "d.x")))
+    now = lake.topics.load(name).snapshot_id
+    changes = f"SELECT id, v, s, c, d, _change FROM {name} CHANGES BETWEEN {before} AND {now} ORDER BY id, _change"
+    assert [(row["v"], row["s"], row["c"], row["d"]) for row in both(lake, changes)] == [
+        (None, None, None, None),
+        (0, "", 7, {"x": 3}),
+        (5, "x", None, None),
+        (5, "x", 7, {"x": 3}),
+    ]
+    lake.sql(f"REFRESH MATERIALIZED VIEW {view}")
+    assert lake.sql(f"SELECT * FROM {view} ORDER BY v").rows() == [
+        {"v": 0, "s": "", "n": 1},
+        {"v": 5, "s": "x", "n": 1},
+    ]
+
+
 def test_views_go_on_incrementally_over_altered_topics(lake: Lake) -> None:
     name = next(_names)
     lake.sql(

@@ -9,15 +9,21 @@ import java.util.function.Function;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.iceberg.BaseFileScanTask;
+import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.DataFile;
 import org.apache.iceberg.DataFiles;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileFormat;
+import org.apache.iceberg.HasTableOperations;
 import org.apache.iceberg.PartitionSpec;
 import org.apache.iceberg.PartitionSpecParser;
+import org.apache.iceberg.Schema;
 import org.apache.iceberg.SchemaParser;
+import org.apache.iceberg.StaticTableOperations;
 import org.apache.iceberg.Table;
+import org.apache.iceberg.TableMetadata;
 import org.apache.iceberg.expressions.Expression;
 import org.apache.iceberg.expressions.ExpressionParser;
 import org.apache.iceberg.expressions.Expressions;
@@ -26,6 +32,8 @@ import org.apache.iceberg.spark.ScanTaskSetManager;
 import org.apache.iceberg.spark.Spark3Util;
 import org.apache.iceberg.spark.source.SparkRewriteTable;
 import org.apache.iceberg.spark.source.SparkTable;
+import org.apache.iceberg.types.TypeUtil;
+import org.apache.iceberg.types.Types;
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils;
 import org.apache.spark.sql.classic.Dataset;
@@ -61,11 +69,13 @@ public final class TaskSets {
 
     /**
      * The rows of `files`, a JSON array of [path, bytes, rows]. Row groups that cannot match `filter`, a condition on
-     * top-level columns, are skipped; rows are not filtered.
+     * top-level columns, are skipped; rows are not filtered. Files of the `past` may break what the columns promise now.
      */
-    public Dataset read(SparkSession session, String name, String id, String files, String filter) throws Exception {
+    public Dataset read(
+            SparkSession session, String name, String id, String files, String filter, boolean past) throws Exception {
         SparkSession.setActiveSession(session); // a thread without one knows no catalogs
-        Table table = Spark3Util.loadIcebergTable(session, name);
+        Table now = Spark3Util.loadIcebergTable(session, name);
+        Table table = past ? lenient(now) : now;
         Expression condition = ExpressionParser.fromJson(filter);
         List named = new ObjectMapper().readTree(filter).findValuesAsText("term");
         ScanTaskSetManager.get().stageTasks(table, id, tasks(table, files, condition));
@@ -122,6 +132,51 @@ public final class TaskSets {
         return Dataset.ofRows(session, DataSourceV2Relation.create(
             new Moving(table), scala.Option.empty(), scala.Option.empty(),
             new CaseInsensitiveStringMap(new HashMap()), scala.Option.empty()));
+    }
+
+    /**
+     * The table with columns that may be null if they ever could: a change or a past snapshot has files from before
+     * they became NOT NULL. Spark leaves out checks for null, and Iceberg refuses files without a required column.
+     */
+    private static Table lenient(Table table) throws Exception {
+        HashSet loose = new HashSet();
+        Iterator fields = TypeUtil.indexById(table.schema().asStruct()).values().iterator();
+        while (fields.hasNext()) {
+            Types.NestedField field = (Types.NestedField) fields.next();
+            Iterator schemas = table.schemas().values().iterator();
+            while (schemas.hasNext()) {
+                Types.NestedField was = ((Schema) schemas.next()).findField(field.fieldId());
+                if (field.isRequired() && (was == null || was.isOptional())) {
+                    loose.add(Integer.valueOf(field.fieldId()));
+                }
+            }
+        }
+        if (loose.isEmpty()) {
+            return table;
+        }
+        JsonNode schema = new ObjectMapper().readTree(SchemaParser.toJson(table.schema()));
+        loosen(schema, loose);
+        TableMetadata now = ((HasTableOperations) table).operations().current();
+        TableMetadata made = TableMetadata.buildFrom(now)
+            .setCurrentSchema(SchemaParser.fromJson(schema.toString()), now.lastColumnId())
+            .discardChanges()
+            .build();
+        return new BaseTable(new StaticTableOperations(made, table.io()), table.name());
+    }
+
+    /** Lets the fields with these ids be null, wherever they are in a schema's JSON. */
+    private static void loosen(JsonNode node, Set ids) {
+        String[] inside = {"", "element-", "value-"};
+        for (int i = 0; i < inside.length; i++) {
+            JsonNode id = node.get(inside[i] + "id");
+            if (id != null && ids.contains(Integer.valueOf(id.asInt()))) {
+                ((ObjectNode) node).put(inside[i] + "required", false);
+            }
+        }
+        Iterator parts = node.iterator();
+        while (parts.hasNext()) {
+            loosen((JsonNode) parts.next(), ids);
+        }
     }
 
     private static ArrayList tasks(Table table, String files, Expression condition) throws Exception {

@@ -33,12 +33,13 @@ def read_files(
 ) -> Iterator[DataFrame]:
     """The rows of exactly these files, in the table's current schema; the frame can be run inside the block only.
 
-    Row groups in which `row_filter` cannot hold are skipped. Rows are not filtered: the caller does that.
+    Row groups in which `row_filter` cannot hold are skipped. Rows are not filtered: the caller does that. The files may
+    be of the past: columns that ever could be null may be null.
     """
     if not files:
         yield session.read.table(f"{NAME}.{table}").where("false")
         return
-    with staged_files(session, table, files, row_filter) as staged:
+    with staged_files(session, table, files, row_filter, past=True) as staged:
         yield staged.frame
 
 
@@ -58,13 +59,18 @@ class StagedFiles:
 
 @contextmanager
 def staged_files(
-    session: SparkSession, table: TableName, files: Sequence[DataFile], row_filter: BooleanExpression | None = None
+    session: SparkSession,
+    table: TableName,
+    files: Sequence[DataFile],
+    row_filter: BooleanExpression | None = None,
+    *,
+    past: bool = False,
 ) -> Iterator[StagedFiles]:
-    """What `read_files` reads, with a hold on it; there must be some files."""
+    """What `read_files` reads, with a hold on it; there must be some files, the table's own unless of the `past`."""
     _check_present(table, files)
     sets, staged = compiled(session, "TaskSets"), uuid.uuid4().hex
     condition = filter_json(AlwaysTrue() if row_filter is None else row_filter)
-    rows = sets.read(session._jsparkSession, f"{NAME}.{table}", staged, _listed(files), condition)
+    rows = sets.read(session._jsparkSession, f"{NAME}.{table}", staged, _listed(files), condition, past)
     try:
         yield StagedFiles(DataFrame(rows, session), table, staged)
     finally:
