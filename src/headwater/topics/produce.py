@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
 
 from headwater.catalog.evolve import plan_evolution
 from headwater.catalog.topics import Topic, Topics
@@ -182,9 +183,8 @@ class Producer:
     def _request(self, topic: Topic, decoded: Decoded, source: Source) -> Append:
         options = topic.definition.options
         batches = tuple(entries_of(decoded.table))
-        dedup = (
-            Dedup(record_keys(decoded.table, options.dedup_key), options.dedup_horizon) if options.dedup_key else None
-        )
+        fields = [topic.columns.find_field(name) for name in options.dedup_key]
+        dedup = Dedup(record_keys(decoded.table, fields), options.dedup_horizon) if fields else None
         parts = [Part(log_topic(topic), batches, dedup, self._decoder(topic)[1])]
         if decoded.rejects:
             dead = self._topics.load(topic.name + DEAD_SUFFIX)
@@ -237,11 +237,15 @@ def entries_of(table: pa.Table) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, rows)
 
 
-def record_keys(table: pa.Table, columns: Sequence[str]) -> tuple[bytes | None, ...]:
-    """A key per row for deduplication; None for a row in which a key column is null."""
-    values = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
+def record_keys(table: pa.Table, fields: Sequence[NestedField]) -> tuple[bytes | None, ...]:
+    """A key per row for deduplication; None for a row in which a key column is null.
+
+    Equal values of other columns are other keys: which columns they are may be altered.
+    """
+    ids = repr([field.field_id for field in fields]).encode()
+    values = zip(*(table.column(field.name).to_pylist() for field in fields), strict=True)
     return tuple(
-        None if None in key else hashlib.blake2b(repr(key).encode(), digest_size=16).digest() for key in values
+        None if None in key else hashlib.blake2b(ids + repr(key).encode(), digest_size=16).digest() for key in values
     )
 
 
