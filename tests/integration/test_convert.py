@@ -80,7 +80,8 @@ def test_parquet_orc_and_avro_give_the_same_rows(lake: Lake, spark: Any, tmp_pat
     orc.write_table(table, tmp_path / "a.orc", stripe_size=32 * 1024)
     assert orc.ORCFile(tmp_path / "a.orc").nstripes > 3
     spark.read.parquet(str(tmp_path / "a.parquet")).coalesce(1).write.format("avro").save(str(tmp_path / "avro"))
-    (avro,) = (tmp_path / "avro").glob("*.avro")
+    (found,) = (tmp_path / "avro").glob("*.avro")
+    avro = found.rename(tmp_path / "_ä [1] {b,c} 100%20.avro")  # Spark would take some of this for a pattern
     expected = table.to_pylist()
     for file in (tmp_path / "a.parquet", tmp_path / "a.orc", avro):
         name = made(lake)

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 
-from headwater.errors import InvalidInput
+from headwater.errors import HeadwaterError, InvalidInput
 from headwater.sources.reading import COMPRESSED, Chunk, open_input, read_chunks
 
 FileFormat = Literal["ndjson", "json", "csv", "parquet", "orc", "avro"]
@@ -100,9 +100,13 @@ def _source(path: Path, given: FileFormat | None) -> SourceFile:
 
 
 def text_chunks(file: SourceFile, max_record: int) -> Iterator[Chunk]:
-    """A text file as requests."""
+    """A text file as requests; an error that names the file if it cannot be cut into them."""
     with open_input(str(file.path)) as stream:
-        yield from read_chunks(stream, file.format, CHUNK_BYTES, max_record, live=False)  # type: ignore[arg-type]
+        try:
+            yield from read_chunks(stream, file.format, CHUNK_BYTES, max_record, live=False)  # type: ignore[arg-type]
+        except HeadwaterError as error:
+            message = f"{file.path}: {error.message}"
+            raise type(error)(message, detail=error.detail, hint=error.hint, **error.data) from None
 
 
 def rows_per_chunk(parts: Sequence[Path]) -> int:

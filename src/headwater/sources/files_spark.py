@@ -95,9 +95,11 @@ def _spool_avro(session: SparkSession, file: SourceFile, folder: Path) -> list[P
     with file.path.open("rb") as opened:
         if opened.read(len(AVRO_MAGIC)) != AVRO_MAGIC:
             raise _unreadable(file, "it does not begin as an Avro file does")
-    part = folder / "part.arrow"
+    # By another name: Spark has its own idea of names with special characters, and of those that begin with _ or a dot.
+    named, part = folder / "file.avro", folder / "part.arrow"
+    named.symlink_to(file.path.resolve())
     try:
-        frame = session.read.format("avro").load(file.path.resolve().as_uri())
+        frame = session.read.format("avro").option("__globPaths__", "false").load(f"file:{named}")
         with pa.OSFile(str(part), "wb") as sink, pa.ipc.new_stream(sink, result_schema(frame)) as writer:
             for batch in stream(frame):
                 writer.write_batch(batch)

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, AnyStr, Literal
 
 from headwater.errors import BodyTooLarge, InvalidInput, RecordsRejected
 
@@ -45,6 +45,8 @@ LINGER = 0.2
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _BREAKS = str.maketrans("\r\n", "  ")
+_LONGEST_TOKEN = 16
+"""Characters of JSON's longest token that is not a string or a number, and some more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,16 @@ def read_chunks(source: IO[bytes], kind: Kind, target: int, max_record: int, *, 
 
 
 def _pieces(source: IO[bytes]) -> Iterator[bytes]:
-    while piece := source.read(READ):
+    while piece := _read(source, READ):
         yield piece
+
+
+def _read(source: IO[AnyStr], size: int) -> AnyStr:
+    try:
+        return source.read(size)
+    except OSError as error:  # a disk that fails, or what is not compressed as its name says
+        detail = f"{(error.strerror or str(error)).rstrip('.')}."
+        raise InvalidInput("input cannot be read to its end", detail=detail) from None
 
 
 # -- lines ------------------------------------------------------------------------------------------------------
@@ -241,16 +251,24 @@ class _JsonText:
         while True:
             try:
                 _, end = self._scan.raw_decode(self._text, self._at)
-            except (json.JSONDecodeError, RecursionError) as error:
+            except RecursionError:
+                raise self.broken("it is nested too deeply") from None
+            except json.JSONDecodeError as error:
+                if not self._may_go_on(error):
+                    raise self.broken(error.msg) from None
                 if len(self._text) - self._at > self._max_record:
                     raise BodyTooLarge(
                         f"record is longer than {self._max_record} bytes", hint="Send smaller records."
                     ) from None
                 if not self._more():
-                    raise self.broken(getattr(error, "msg", "it is nested too deeply")) from None
+                    raise self.broken(error.msg) from None
                 continue
             value, self._at = self._text[self._at : end], end
             return value
+
+    def _may_go_on(self, error: json.JSONDecodeError) -> bool:
+        """Whether the text is only not all there yet: what is wrong is a string without end, or the last token."""
+        return error.msg.startswith("Unterminated string") or error.pos > len(self._text) - _LONGEST_TOKEN
 
     def broken(self, reason: str) -> RecordsRejected:
         return RecordsRejected(
@@ -259,7 +277,7 @@ class _JsonText:
 
     def _more(self) -> bool:
         try:
-            more = self._stream.read(READ)
+            more = _read(self._stream, READ)
         except UnicodeDecodeError as error:
             raise self.broken(f"it is not valid UTF-8 ({error.reason})") from None
         self._seen += self._at

@@ -158,6 +158,18 @@ def test_what_cannot_be_converted_is_named(lake: Lake, tmp_path: Path) -> None:
     assert lake.convert("t", tmp_path / "x.dat", format="ndjson")[0]["rows"] == 0
 
 
+def test_a_file_that_cannot_be_cut_into_records_is_named(lake: Lake, tmp_path: Path) -> None:
+    good, bad, packed = (tmp_path / name for name in ("a.json", "b.json", "c.csv.gz"))
+    good.write_text('[{"id": 1}]')
+    bad.write_text('[{"id": 1}, {"id": oops}]')
+    with pytest.raises(RecordsRejected, match=r"b\.json: input is not a JSON array") as refused:
+        lake.convert("t", [good, bad])
+    assert refused.value.data["converted"] == [str(good)]
+    packed.write_bytes(b"id\n1\n")
+    with pytest.raises(InvalidInput, match=r"c\.csv\.gz: input cannot be read to its end"):
+        lake.convert("t", packed)
+
+
 def test_formats_are_told_by_names() -> None:
     names = ["a.NDJSON", "a.json.gz", "a.csv.zst", "a.parquet", "a.parquet.gz", "a.orc", "a.avro", "a", "a.txt"]
     told = ["ndjson", "json", "csv", "parquet", None, "orc", "avro", None, None]

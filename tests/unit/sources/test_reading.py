@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.errors import BodyTooLarge, HeadwaterError, InvalidInput, RecordsRejected
-from headwater.sources.reading import Chunk, kind_of, open_input, read_chunks
+from headwater.sources.reading import Chunk, Kind, kind_of, open_input, read_chunks
 
 MB = 1024**2
 
@@ -75,6 +75,24 @@ def test_a_json_object_alone_is_one_record() -> None:
 def test_broken_json_is_refused(body: bytes) -> None:
     with pytest.raises(RecordsRejected, match="not a JSON array"):
         chunks(body, "json")
+
+
+def test_json_that_is_broken_far_from_its_end_is_not_called_too_long() -> None:
+    rest = b", ".join([b'{"a": 1}'] * 10_000)
+    for record, reason in ((b'{"a": oops}', "Expecting value"), (b'{"a": 1 "b": 2}', "Expecting ',' delimiter")):
+        with pytest.raises(RecordsRejected, match="not a JSON array") as refused:
+            chunks(b"[" + record + b", " + rest + b"]", "json", max_record=1000)
+        assert refused.value.detail is not None and reason in refused.value.detail
+    with pytest.raises(RecordsRejected, match="not a JSON array") as refused:
+        chunks(b"[" * 100_000 + rest, "json", max_record=1000)
+    assert refused.value.detail is not None and "nested too deeply" in refused.value.detail
+
+
+@pytest.mark.parametrize("kind", ["ndjson", "json", "csv"])
+def test_what_is_not_compressed_as_its_name_says(tmp_path: Path, kind: Kind) -> None:
+    (tmp_path / "a.gz").write_bytes(b'{"a": 1}\n')
+    with open_input(str(tmp_path / "a.gz")) as stream, pytest.raises(InvalidInput, match="read to its end"):
+        list(read_chunks(stream, kind, MB, MB, live=False))
 
 
 def test_nothing_has_no_chunks() -> None:
