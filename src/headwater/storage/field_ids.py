@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
@@ -124,9 +125,37 @@ def _struct(old: pa.StructType, new: pa.StructType, by_id: bool, file: str) -> C
 
     def convert(values: pa.StructArray) -> pa.Array:
         made = [part(values) for part in parts]
-        return pa.StructArray.from_arrays(made, fields=fields, mask=values.is_null() if values.null_count else None)
+        if not values.null_count:
+            return pa.StructArray.from_arrays(made, fields=fields)
+        absent = values.is_null()
+        made = [each if field.nullable else _with_any(each, absent) for field, each in zip(fields, made, strict=True)]
+        return pa.StructArray.from_arrays(made, fields=fields, mask=absent)
 
     return convert
+
+
+def _with_any(values: pa.Array, absent: pa.Array) -> pa.Array:
+    """The values of a field that became required: below absent structs some that nobody reads, because Arrow's writer
+    wants no null there either."""
+    there = pc.any(pc.and_(values.is_null(), pc.invert(absent))).as_py()
+    return values if there else _without_nulls(values)
+
+
+def _without_nulls(values: pa.Array) -> pa.Array:
+    """The same values, where nulls are whatever their places happen to hold."""
+    of, length, offset = values.type, len(values), values.offset
+    if not values.null_count:
+        return values
+    if isinstance(of, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(of, _without_nulls(values.storage))
+    if pa.types.is_struct(of):
+        return pa.StructArray.from_arrays([values.field(index) for index in range(of.num_fields)], fields=list(of))
+    if pa.types.is_list(of):
+        return pa.Array.from_buffers(of, length, [None, values.buffers()[1]], 0, offset, [values.values])
+    if pa.types.is_map(of):
+        entries = pa.StructArray.from_arrays([values.keys, values.items], fields=[of.key_field, of.item_field])
+        return pa.Array.from_buffers(of, length, [None, values.buffers()[1]], 0, offset, [entries])
+    return pa.Array.from_buffers(of, length, [None, *values.buffers()[1:]], 0, offset)
 
 
 def _field(index: int, convert: Convert) -> Callable[[pa.StructArray], pa.Array]:

@@ -190,6 +190,33 @@ def test_parts_of_arrays(tmp_path: Path) -> None:
         assert part.to_pylist() == whole.slice(start, 2).to_pylist()
 
 
+def test_fields_inside_that_became_required(tmp_path: Path) -> None:
+    """Rows without the struct have no value for them, and are written again all the same."""
+    kinds: dict[str, tuple[IcebergType, Any]] = {
+        "i": (IntegerType(), 1),
+        "s": (StringType(), "x"),
+        "b": (BooleanType(), True),
+        "f": (FixedType(2), b"xy"),
+        "d": (DecimalType(9, 2), Decimal("1.25")),
+        "t": (StructType(field(20, "p", IntegerType()), field(21, "q", IntegerType())), {"p": 1, "q": None}),
+        "l": (ListType(22, IntegerType(), False), [1, None]),
+        "m": (MapType(23, StringType(), 24, IntegerType(), False), {"k": 1}),
+    }
+    optional = [field(number, name, of) for number, (name, (of, _)) in enumerate(kinds.items(), 2)]
+    required = [field(each.field_id, each.name, each.field_type, required=True) for each in optional]
+    required[5] = field(7, "t", StructType(field(20, "p", IntegerType(), True), field(21, "q", IntegerType())), True)
+    full = {name: value for name, (_, value) in kinds.items()}
+    rows: list[dict[str, Any]] = [{"o": None}, {"o": full}, {"o": None}, {"o": full}, {"o": None}]
+    path = stored(tmp_path, Schema(field(1, "o", StructType(*optional))), rows)
+    wanted = Schema(field(1, "o", StructType(*required)))
+    assert read(path, wanted, 5) == rows
+    batch = pq.read_table(path).combine_chunks().to_batches()[0]
+    for start in range(3):
+        found = plan_reading(batch.schema, wanted, "f").batch(batch.slice(start, 3))
+        pq.write_table(pa.Table.from_batches([found]).cast(arrow_schema(wanted)), tmp_path / "again.parquet")
+        assert read(tmp_path / "again.parquet", wanted, 5) == rows[start : start + 3]
+
+
 def test_a_file_without_field_ids_goes_by_name(tmp_path: Path) -> None:
     inner = pa.struct([("b", pa.string()), ("a", pa.int32())])
     plain = pa.schema([("other", pa.int32()), ("s", inner), ("l", pa.list_(inner))])
