@@ -19,27 +19,31 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from headwater.catalog.definitions import user_columns
 from headwater.catalog.evolve import Evolution, plan_evolution
 from headwater.catalog.evolve_fields import find
 from headwater.catalog.evolve_updates import plan_updates
 from headwater.catalog.streams import streams_of
 from headwater.catalog.topics import Topic, Topics
 from headwater.catalog.views import Views
-from headwater.errors import Conflict, InvalidSchema, StaleCommit, ViewInUse
+from headwater.errors import Conflict, Corrupt, InvalidSchema, StaleCommit, ViewInUse
 from headwater.observability.failpoints import failpoint
 from headwater.sql.alter_changes import Path, dotted
 from headwater.sql.definition import notices
 from headwater.sql.schema_text import render_type
 from headwater.sql.statements import AlterTopic
 from headwater.storage.commit import Change, commit
+from headwater.storage.field_ids import plan_reading
 from headwater.storage.nulls import holds_null, null_condition
 from headwater.storage.projection import Projection, first_schema
 from headwater.storage.scan import ManifestCache, live_manifests, plan_scan
+from headwater.storage.writer import local_path
 from headwater.topics.ingest import log_topic
 from headwater.topics.log import Log
 from headwater.types import SYSTEM_COLUMNS
@@ -195,6 +199,8 @@ class Evolver:
             return
         if was is None or self._any_null(topic, was, files):
             raise _is_null(topic, path, "Some stored rows have no value for it.")
+        if len(path) > 1 and any(_lacks(pq.read_schema(local_path(file.file_path)), planned) for file in files):
+            raise _lacking(topic, path, "Some files", f"Rewrite them first: OPTIMIZE {topic.name} FULL.")
 
     def _any_null(self, topic: Topic, path: Path, files: Sequence[DataFile]) -> bool:
         """By the files' null counts; by a query where those cannot tell."""
@@ -218,6 +224,8 @@ class Evolver:
                 was = _old_path(topic, planned, path)
                 if was is None or holds_null(rows.column(was[0]), was[1:]):
                     raise _is_null(topic, path, "Some rows that wait in the log have no value for it.")
+                if len(path) > 1 and _lacks(part.batch.schema, planned):
+                    raise _lacking(topic, path, "Some entries of the log", f"Commit them first: FLUSH {topic.name}.")
 
 
 def _old_path(topic: Topic, planned: Evolution, path: Path) -> Path | None:
@@ -234,6 +242,27 @@ def _unmoved(topic: Topic) -> Callable[[Table], None]:
             raise StaleCommit(f'topic "{topic.name}" moved while it was altered')
 
     return check
+
+
+def _lacks(stored: pa.Schema, planned: Evolution) -> bool:
+    """Whether rows that are stored so have no place for a field that is required inside a column.
+
+    No value of theirs may be missing, where every struct or list that would hold one is null or empty. Readers refuse
+    them all the same.
+    """
+    try:
+        plan_reading(stored, user_columns(planned.schema), "")
+    except Corrupt:
+        return True
+    return False
+
+
+def _lacking(topic: Topic, path: Path, those: str, hint: str) -> Conflict:
+    return Conflict(
+        f'column "{dotted(path)}" of topic "{topic.name}" cannot become NOT NULL',
+        detail=f"{those} are older than it, and are read only as long as it may be null.",
+        hint=hint,
+    )
 
 
 def _is_null(topic: Topic, path: Path, detail: str) -> Conflict:

@@ -200,6 +200,29 @@ def test_not_null_once_every_row_has_one(lake: Lake, flushed: bool) -> None:
     assert rows(lake, "id, name")[-1] == {"id": 3, "name": "c"}
 
 
+@pytest.mark.parametrize("change", ["s.n", "l.element.n"])
+def test_not_null_inside_waits_for_files_and_entries_that_know_the_field(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """No row breaks it, where the struct or list is not there; but no reader would take such files and entries."""
+    monkeypatch.setattr(lake._topic_statements._evolver, "_matches_any", lambda *_: False)
+    topic = lake.topic("t")
+    topic.append([{"id": 1}, {"id": 2, "l": []}])
+    topic.alter(f"ADD COLUMN {change} INT")
+    with pytest.raises(Conflict, match="cannot become NOT NULL") as waiting:
+        topic.alter(f"ALTER COLUMN {change} SET NOT NULL")
+    assert waiting.value.hint == "Commit them first: FLUSH t."
+    topic.flush()
+    topic.alter(f"ALTER COLUMN {change} SET NOT NULL")
+    topic.append([{"id": 3}])
+    topic.flush()
+    assert [row["id"] for row in rows(lake, "id")] == [1, 2, 3]
+    topic.alter("ADD COLUMN s.m INT, ADD COLUMN l.element.m INT")
+    with pytest.raises(Conflict, match="cannot become NOT NULL") as stored:
+        topic.alter("ALTER COLUMN s.m SET NOT NULL")
+    assert stored.value.hint == "Rewrite them first: OPTIMIZE t FULL."
+
+
 def test_not_null_of_a_column_that_the_statement_adds(lake: Lake) -> None:
     topic = lake.topic("t")
     topic.alter("ADD COLUMN x INT", "ALTER COLUMN x SET NOT NULL")
