@@ -9,6 +9,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from headwater.catalog.definitions import topic_definition
 from headwater.catalog.topics import Topic
@@ -21,6 +22,8 @@ from headwater.sql.statements import Query
 from headwater.storage.scan import ManifestCache
 from headwater.storage.time_travel import columns_at
 from headwater.types import TopicDefinition
+
+_NESTED: dict[type[IcebergType], str] = {StructType: "STRUCT", ListType: "ARRAY", MapType: "MAP"}
 
 
 def diff_topic(
@@ -79,8 +82,8 @@ def _fields(schema: Schema) -> dict[int, tuple[str, str, bool]]:
     found = {}
     for field_id, name in sorted(schema._lazy_id_to_name.items()):
         field = schema.find_field(field_id)
-        of = render_type(field.field_type) if field.field_type.is_primitive else type(field.field_type).__name__
-        found[field_id] = (name, of, field.required)
+        of = field.field_type
+        found[field_id] = (name, _NESTED.get(type(of)) or render_type(of), field.required)
     return found
 
 

@@ -45,6 +45,7 @@ LINGER = 0.2
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _BREAKS = str.maketrans("\r\n", "  ")
+_LINES = "for one record per line use --format ndjson"
 _LONGEST_TOKEN = 16
 """Characters of JSON's longest token that is not a string or a number, and some more."""
 
@@ -206,7 +207,7 @@ def _json_records(source: IO[bytes], max_record: int) -> Iterator[str]:
         if text.peek() == "{":
             yield text.value()
         if text.peek():
-            raise text.broken("it is neither one array of objects nor one object")
+            raise text.broken(f"it is neither one array of objects nor one object; {_LINES}")
         return
     text.step()
     if text.peek() == "]":
@@ -220,7 +221,7 @@ def _json_records(source: IO[bytes], max_record: int) -> Iterator[str]:
             raise text.broken("the array is not closed")
         text.step()
     if text.peek():
-        raise text.broken("there is more after the array; for one record per line use --format ndjson")
+        raise text.broken(f"there is more after the array; {_LINES}")
 
 
 class _JsonText:

@@ -149,6 +149,16 @@ def test_rows_that_changed_can_be_asked_for_by_a_condition(lake: Lake) -> None:
     assert lake.topic("t").diff(second, first)["deleted"] == 2
 
 
+def test_a_difference_names_types_as_statements_do(lake: Lake) -> None:
+    first = add(lake, 1)
+    lake.topic("t").alter("ADD COLUMN s STRUCT<x: INT>, ADD COLUMN l ARRAY<INT>, ADD COLUMN m MAP<STRING, INT>")
+    assert [each for each in lake.topic("t").diff(first, "main")["schema_changes"] if "." not in each] == [
+        "added s STRUCT",
+        "added l ARRAY",
+        "added m MAP",
+    ]
+
+
 # -- rollback ---------------------------------------------------------------------------------------------------------
 
 
