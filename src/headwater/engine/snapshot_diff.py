@@ -113,7 +113,10 @@ def _ordering(topic: Topic, snapshot: Snapshot, cache: ManifestCache) -> str | N
 
 
 def _defined(topic: Topic, snapshot: Snapshot, spec: PartitionSpec, order: SortOrder) -> TopicDefinition:
-    columns = columns_at(topic.table, snapshot)
+    # Files may be sorted by a column that was dropped since they were written.
+    needed = {field.source_id for field in order.fields}
+    known = [columns_at(topic.table, snapshot), *reversed(topic.table.metadata.schemas)]
+    columns = next((each for each in known if needed <= set(each.field_ids)), known[0])
     return topic_definition(topic.name, columns, spec, topic.table.metadata.properties, order)
 
 

@@ -73,7 +73,8 @@ def plan_rollback(topic: str, table: Table, target: Snapshot, cache: ManifestCac
         raise Conflict(
             f'topic "{topic}" cannot be rolled back to snapshot {to}',
             detail=why,
-            hint="ALTER TOPIC takes NOT NULL away; a query can read the snapshot as it was.",
+            hint=("ALTER TOPIC takes NOT NULL away. " if "NOT NULL" in why else "")
+            + f"A query can read the snapshot as it was: VERSION AS OF {to}.",
         )
     here, there = ({each.snapshot_id for each in snapshots} for snapshots in (line, goal))
     reach = _reach(plan_scan(table, to, AlwaysTrue(), cache).files, table)

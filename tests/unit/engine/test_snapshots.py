@@ -159,6 +159,16 @@ def test_a_difference_names_types_as_statements_do(lake: Lake) -> None:
     ]
 
 
+def test_files_that_are_sorted_by_a_dropped_column_are_no_difference(lake: Lake) -> None:
+    lake.sql("CREATE TOPIC ordered (n BIGINT, a INT) ORDERED BY (a DESC)")
+    topic = lake.topic("ordered")
+    topic.append([{"n": 1, "a": 1}])
+    topic.flush()
+    first = topic.snapshots()[0]["snapshot"]
+    topic.alter("SET UNORDERED, DROP COLUMN a")
+    assert topic.diff(first, "main")["ordering"] is None
+
+
 # -- rollback ---------------------------------------------------------------------------------------------------------
 
 
