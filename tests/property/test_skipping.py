@@ -310,3 +310,25 @@ def test_every_reason_is_told(lake: Lake) -> None:
             assert (scan["files"], *(scan[f"skipped_by_{each}"] for each in names)) == expected, (text, engine)
     lines = [row["plan"] for row in lake.sql("EXPLAIN SELECT n FROM reasons WHERE s = 'k33'")]
     assert lines[2].startswith("  files: 0 of 8 files, 5 skipped by null counts, 3 skipped by bloom filter; 0 rows")
+
+
+def test_required_fields_are_null_where_their_struct_is(lake: Lake) -> None:
+    lake.sql(
+        "CREATE TOPIC inside (n BIGINT, s STRUCT<p: INT NOT NULL, f: DOUBLE NOT NULL, t: STRUCT<z: STRING NOT NULL>>)"
+    )
+    full = {"p": 0, "f": 0.0, "t": {"z": ""}}
+    for rows in ([{"n": 1}], [{"n": 2, "s": {"p": 1, "f": 1.5}}, {"n": 3}], [{"n": 4, "s": full}]):
+        lake.topic("inside").append(rows)
+        lake.flush("inside")
+    expected = {
+        "s.p IS NULL": ([1, 3], 2),
+        "s.f IS NULL": ([1, 3], 2),
+        "s.t.z IS NULL": ([1, 2, 3], 2),
+        "NOT (s.p IS NOT NULL)": ([1, 3], 2),
+        "s.p <=> NULL": ([1, 3], 2),
+        "s.p IS NOT NULL": ([2, 4], 2),
+        "s.p <> 1": ([4], 1),
+    }
+    for text, (found, files) in expected.items():
+        answer = lake.sql(f"SELECT n FROM inside WHERE {text} ORDER BY n", engine="duckdb")
+        assert ([row["n"] for row in answer.rows()], answer.info["plan"]["scans"][0]["files"]) == (found, files), text

@@ -30,6 +30,7 @@ from pyiceberg.types import IntegerType, ListType, LongType, MapType, NestedFiel
 
 from headwater.errors import Unavailable
 from headwater.storage.blooms import BloomCache, plan_probe
+from headwater.storage.schemas import nullable_inside
 from headwater.storage.statistics import plan_statistics
 
 MAX_CACHED_FILES = 200_000
@@ -127,7 +128,7 @@ def plan_scan(
     snapshot = table.metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
     if snapshot is None:
         return FileScan(None, (), 0, 0, 0, 0)
-    schema, specs = schema or table.schema(), table.metadata.specs()
+    schema, specs = nullable_inside(schema or table.schema()), table.metadata.specs()
     pruners: dict[int, _Pruner] = {}
     kept: list[DataFile] = []
     total = by_partition = by_statistics = by_bloom_filter = by_null_counts = 0

@@ -79,3 +79,20 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 def _field(name: str, of: IcebergType, required: bool, field_id: int) -> pa.Field:
     return pa.field(name, arrow_type(of), nullable=not required, metadata={FIELD_ID: str(field_id).encode()})
+
+
+def nullable_inside(schema: Schema) -> Schema:
+    """The schema as a condition sees it: a required field is null all the same where the struct around it is."""
+    fields = [_below(field, null=False) for field in schema.fields]
+    same = all(new is old for new, old in zip(fields, schema.fields, strict=True))
+    return schema if same else Schema(*fields, schema_id=schema.schema_id)
+
+
+def _below(field: NestedField, *, null: bool) -> NestedField:
+    """The field, with those inside it; `null` if a struct around it may be."""
+    of, null = field.field_type, null or not field.required
+    if isinstance(of, StructType):
+        inside = [_below(each, null=null) for each in of.fields]
+        if any(new is not old for new, old in zip(inside, of.fields, strict=True)):
+            field = field.model_copy(update={"field_type": StructType(*inside)})
+    return field.model_copy(update={"required": False}) if null and field.required else field
