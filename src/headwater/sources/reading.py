@@ -10,15 +10,15 @@ import csv
 import io
 import json
 import os
-import re
 import select
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, AnyStr, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from headwater.errors import BodyTooLarge, InvalidInput, RecordsRejected
+from headwater.sources.reading_json import json_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,11 +43,7 @@ NOT_WRITTEN = (
 LINGER = 0.2
 """Seconds that records of a live pipe wait for more before they are sent."""
 
-_SPACE = re.compile(r"[ \t\r\n]*")
 _BREAKS = str.maketrans("\r\n", "  ")
-_LINES = "for one record per line use --format ndjson"
-_LONGEST_TOKEN = 16
-"""Characters of JSON's longest token that is not a string or a number, and some more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +95,9 @@ def read_chunks(source: IO[bytes], kind: Kind, target: int, max_record: int, *, 
 
 
 def _pieces(source: IO[bytes]) -> Iterator[bytes]:
-    while piece := _read(source, READ):
-        yield piece
-
-
-def _read(source: IO[AnyStr], size: int) -> AnyStr:
     try:
-        return source.read(size)
+        while piece := source.read(READ):
+            yield piece
     except OSError as error:  # a disk that fails, or what is not compressed as its name says
         detail = f"{(error.strerror or str(error)).rstrip('.')}."
         raise InvalidInput("input cannot be read to its end", detail=detail) from None
@@ -185,7 +177,7 @@ def _csv_line_of(block: bytes, before: int) -> Callable[[int], str]:
 def _json(source: IO[bytes], target: int, max_record: int) -> Iterator[Chunk]:
     held: list[str] = []
     size = first = 0
-    for record in _json_records(source, max_record):
+    for record in json_records(_pieces(source), max_record):
         held.append(record.translate(_BREAKS))  # only space between tokens can hold a line break
         size += len(record) + 1
         if size >= target:
@@ -198,92 +190,6 @@ def _json(source: IO[bytes], target: int, max_record: int) -> Iterator[Chunk]:
 def _json_chunk(records: list[str], first: int) -> Chunk:
     block = "\n".join(records).encode("utf-8", "surrogatepass")
     return Chunk(block, "ndjson", len(block), lambda row: f"record {first + row + 1}")
-
-
-def _json_records(source: IO[bytes], max_record: int) -> Iterator[str]:
-    """The texts of an array's elements, or of the one object that the input is."""
-    text = _JsonText(source, max_record)
-    if text.peek() != "[":
-        if text.peek() == "{":
-            yield text.value()
-        if text.peek():
-            raise text.broken(f"it is neither one array of objects nor one object; {_LINES}")
-        return
-    text.step()
-    if text.peek() == "]":
-        text.step()
-    else:
-        yield text.value()
-        while text.peek() == ",":
-            text.step()
-            yield text.value()
-        if text.peek() != "]":
-            raise text.broken("the array is not closed")
-        text.step()
-    if text.peek():
-        raise text.broken(f"there is more after the array; {_LINES}")
-
-
-class _JsonText:
-    """A JSON text that is read as far as it is needed, and forgotten behind the reader."""
-
-    def __init__(self, source: IO[bytes], max_record: int) -> None:
-        self._stream = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
-        self._max_record = max_record
-        self._scan = json.JSONDecoder(parse_int=lambda _: None, parse_float=lambda _: None)
-        self._text = ""
-        self._at = 0
-        self._seen = 0
-
-    def peek(self) -> str:
-        """The next character that is not space, or an empty text at the end."""
-        while True:
-            found = _SPACE.match(self._text, self._at)
-            self._at = found.end() if found else self._at
-            if self._at < len(self._text) or not self._more():
-                return self._text[self._at : self._at + 1]
-
-    def step(self) -> None:
-        self._at += 1
-
-    def value(self) -> str:
-        """The text of the next value."""
-        self.peek()
-        while True:
-            try:
-                _, end = self._scan.raw_decode(self._text, self._at)
-            except RecursionError:
-                raise self.broken("it is nested too deeply") from None
-            except json.JSONDecodeError as error:
-                if not self._may_go_on(error):
-                    raise self.broken(error.msg) from None
-                if len(self._text) - self._at > self._max_record:
-                    raise BodyTooLarge(
-                        f"record is longer than {self._max_record} bytes", hint="Send smaller records."
-                    ) from None
-                if not self._more():
-                    raise self.broken(error.msg) from None
-                continue
-            value, self._at = self._text[self._at : end], end
-            return value
-
-    def _may_go_on(self, error: json.JSONDecodeError) -> bool:
-        """Whether the text is only not all there yet: what is wrong is a string without end, or the last token."""
-        return error.msg.startswith("Unterminated string") or error.pos > len(self._text) - _LONGEST_TOKEN
-
-    def broken(self, reason: str) -> RecordsRejected:
-        return RecordsRejected(
-            "input is not a JSON array of records", detail=f"After {self._seen + self._at} characters: {reason}."
-        )
-
-    def _more(self) -> bool:
-        try:
-            more = _read(self._stream, READ)
-        except UnicodeDecodeError as error:
-            raise self.broken(f"it is not valid UTF-8 ({error.reason})") from None
-        self._seen += self._at
-        self._text, self._at = self._text[self._at :] + more, 0
-        return bool(more)
 
 
 # -- columns ----------------------------------------------------------------------------------------------------
