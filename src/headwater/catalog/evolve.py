@@ -6,22 +6,23 @@ partitioning and ordering name are followed when they are renamed, and cannot be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, assert_never
+from typing import assert_never
 
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
+from headwater.catalog.evolve_definition import followed, users
 from headwater.catalog.evolve_fields import (
     Fields,
-    children,
     edited,
     find,
     numbered,
+    paths,
     placed,
     reordered,
     replaced,
@@ -55,8 +56,6 @@ from headwater.sql.partitioning import check_partitioning
 from headwater.sql.schema_rules import check_count, checked_schema
 from headwater.sql.statements import AlterTopic
 from headwater.types import DEAD_SUFFIX, SYSTEM_COLUMNS, TopicDefinition, TopicOptions
-
-_PAIRS = ("compression_columns", "dictionary_columns", "encoding_columns", "bloom_columns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,61 +262,23 @@ def _rename(draft: _Draft, change: RenameColumn) -> str:
     renamed = find(draft.fields, new)
     assert renamed is not None
     _check_free(draft, new, renamed.field_id)
-    draft.definition = _followed(draft.definition, dotted(old), dotted(new))
+    draft.definition = followed(draft.definition, dotted(old), dotted(new))
     return f'column "{dotted(old)}" is renamed to "{dotted(new)}"'
-
-
-def _followed(definition: TopicDefinition, old: str, new: str) -> TopicDefinition:
-    """The definition with a column, or a field inside one, under its new name."""
-
-    def name(path: str) -> str:
-        return new + path[len(old) :] if path == old or path.startswith(f"{old}.") else path
-
-    options = definition.options
-    pairs: dict[str, Any] = {each: tuple((name(c), value) for c, value in getattr(options, each)) for each in _PAIRS}
-    return replace(
-        definition,
-        partitioning=tuple(replace(part, column=name(part.column)) for part in definition.partitioning),
-        ordering=tuple(replace(key, column=name(key.column)) for key in definition.ordering),
-        clustering=tuple(map(name, definition.clustering)),
-        options=replace(
-            options,
-            dedup_key=tuple(map(name, options.dedup_key)),
-            retention_column=name(options.retention_column),
-            **pairs,
-        ),
-    )
 
 
 def _drop(draft: _Draft, change: DropColumn) -> str | None:
     path = change.path
     if change.if_exists and find(draft.fields, path) is None:
         return None
-    if users := tuple(_users(draft.definition, dotted(path))):
+    if named := tuple(users(draft.definition, dotted(path))):
         raise InvalidSchema(
             f'column "{dotted(path)}" is needed',
-            detail=f"It is named by {', '.join(users)}.",
+            detail=f"It is named by {', '.join(named)}.",
             hint="Change that first; several changes may stand in one statement, separated by commas.",
         )
     draft.touch(path, "it is dropped" if len(path) == 1 else "a field is dropped")
     draft.fields = edited(draft.fields, path, without)
     return f'column "{dotted(path)}" is dropped'
-
-
-def _users(definition: TopicDefinition, path: str) -> Iterator[str]:
-    """What names the column, or a field inside it."""
-    options: TopicOptions = definition.options
-    named: dict[str, Iterable[str]] = {
-        "the partitioning": (part.column for part in definition.partitioning),
-        "the ordering": (key.column for key in definition.ordering),
-        "the Z-order": definition.clustering,
-        "option dedup_key": options.dedup_key,
-        "option retention_column": (options.retention_column,),
-        **{f"option {each}": (column for column, _ in getattr(options, each)) for each in _PAIRS},
-    }
-    for user, columns in named.items():
-        if any(column == path or column.startswith(f"{path}.") for column in columns):
-            yield user
 
 
 def _set_nullable(draft: _Draft, change: SetNullable) -> str | None:
@@ -348,11 +309,3 @@ def _move(draft: _Draft, change: MoveColumn) -> str:
 
     draft.fields = edited(draft.fields, path, edit)
     return f'column "{dotted(path)}" is moved'
-
-
-def paths(fields: Iterable[NestedField], at: Path = ()) -> Iterator[tuple[Path, NestedField]]:
-    """Every field with the path to it, what is inside behind what it is inside of."""
-    for each in fields:
-        here = (*at, each.name)
-        yield here, each
-        yield from paths(children(each.field_type), here)

@@ -5,7 +5,7 @@ Ids are what files and log entries are read by, so an id is never given twice, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pyiceberg.types import (
     DecimalType,
@@ -180,3 +180,11 @@ def numbered(of: IcebergType, new_id: Callable[[], int]) -> IcebergType:
             return MapType(key_id, key, value_id, value, value_required=of.value_required)
         case _:
             return of
+
+
+def paths(fields: Iterable[NestedField], at: Path = ()) -> Iterator[tuple[Path, NestedField]]:
+    """Every field with the path to it, what is inside behind what it is inside of."""
+    for each in fields:
+        here = (*at, each.name)
+        yield here, each
+        yield from paths(children(each.field_type), here)

@@ -6,7 +6,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from headwater.catalog.evolve import paths
+from headwater.catalog.evolve_fields import paths
 from headwater.sql.alter_changes import dotted
 from headwater.storage.scan import ManifestCache, live_manifests
 from headwater.storage.time_travel import columns_at

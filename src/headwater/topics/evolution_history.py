@@ -12,7 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from headwater.catalog.definitions import user_columns
-from headwater.catalog.evolve import paths
+from headwater.catalog.evolve_fields import paths
 from headwater.catalog.evolve_updates import P_SCHEMA
 from headwater.catalog.topics import Topic
 from headwater.sql.alter_changes import Path, dotted

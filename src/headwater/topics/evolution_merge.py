@@ -11,8 +11,7 @@ from typing import Any
 
 from pyiceberg.types import IcebergType
 
-from headwater.catalog.evolve import paths
-from headwater.catalog.evolve_fields import children
+from headwater.catalog.evolve_fields import children, paths
 from headwater.catalog.topics import Topic
 from headwater.errors import InvalidInput, InvalidName, RecordsRejected
 from headwater.sql.alter_changes import AddColumn, Path, dotted
