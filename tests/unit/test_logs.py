@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 
-from headwater.observability.logs import FieldsFormatter
+from headwater.observability.logs import FieldsFormatter, Seldom
 
 
 def test_fields_follow_the_message() -> None:
@@ -13,3 +13,18 @@ def test_fields_follow_the_message() -> None:
         .format(record)
         .endswith("INFO headwater.x: ingested topic=orders seconds=1.250 reason='two words'")
     )
+
+
+def test_a_line_is_not_repeated() -> None:
+    seldom, short = Seldom(), Seldom(0.0)
+
+    def said(text: str, by: Seldom = seldom) -> bool:
+        return by.filter(logging.makeLogRecord({"msg": text}))
+
+    assert said("FAIL [headwater#consumer-1] kafka-1:9092 refused (after 0ms in state CONNECT)")
+    assert not said("FAIL [headwater#consumer-2] kafka-1:9092 refused (after 12ms in state CONNECT)")
+    assert said("FAIL [headwater#consumer-2] kafka-2:9092 refused (after 0ms in state CONNECT)")
+    assert said("refused", short)
+    assert said("refused", short)
+    few = Seldom(most=1)
+    assert [said(text, few) for text in ("a", "b", "a", "a")] == [True, True, True, False]

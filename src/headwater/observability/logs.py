@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
+import time
 
+_COUNTS = re.compile(r"-\d+\]|\d+ms|\d+ identical")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -17,6 +20,36 @@ class FieldsFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         return " ".join([super().formatMessage(record), *(f"{name}={_shown(value)}" for name, value in fields.items())])
+
+
+class Seldom(logging.Filter):
+    """Lets a line through unless it was there within `seconds`, counts and durations apart. A library that tries again
+    and again says so every time."""
+
+    def __init__(self, seconds: float = 60.0, *, most: int = 100) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._most = most
+        self._seen: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text, now = _COUNTS.sub("", f"{record.getMessage()} {getattr(record, 'error', '')}"), time.monotonic()
+        before = self._seen.get(text)
+        if before is not None and now - before < self._seconds:
+            return False
+        self._seen.pop(text, None)
+        self._seen[text] = now
+        while len(self._seen) > self._most:
+            self._seen.pop(next(iter(self._seen)), None)
+        return True
+
+
+def seldom(name: str) -> logging.Logger:
+    """The logger of this name, which does not repeat itself."""
+    found = logging.getLogger(name)
+    if not any(isinstance(each, Seldom) for each in found.filters):
+        found.addFilter(Seldom())
+    return found
 
 
 def _shown(value: object) -> str:

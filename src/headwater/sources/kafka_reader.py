@@ -6,7 +6,6 @@ HeadwaterError) and what is not an error at all (the end of a partition).
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,11 +17,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from confluent_kafka.admin import AdminClient
 
 from headwater.errors import HeadwaterError, NotFound, Unavailable
+from headwater.observability.logs import seldom
 from headwater.sources.kafka_columns import Message
 from headwater.sources.kafka_settings import refused_setting
 from headwater.types import StreamDefinition
 
-log = logging.getLogger(__name__)
+log = seldom(__name__)
 
 REFUSED = frozenset(
     {
