@@ -30,7 +30,7 @@ def run(text: str, folder: Path) -> str:
     (folder / ".venv").symlink_to(Path(sys.executable).parents[1])
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
     done = subprocess.run(
-        ["bash", "-c", text], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        ["bash", "-c", text], cwd=folder, env=environment, capture_output=True, text=True, timeout=570, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -81,7 +81,7 @@ def test_what_a_page_shows_is_what_its_commands_print(page: str, tmp_path: Path)
 
 def test_the_demo(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--rows", "60000"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=570, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "exactly once: 60,000 records, 60,000 offsets" in done.stdout
     assert "the view is what its query gives" in done.stdout
@@ -91,7 +91,7 @@ def test_the_demo(tmp_path: Path) -> None:
 
 def test_the_example_of_time_travel(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "time_travel.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=570, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "deleted      plum 0.80" in done.stdout
     assert "offsets that leave the topic: [3, 4)" in done.stdout
@@ -100,7 +100,7 @@ def test_the_example_of_time_travel(tmp_path: Path) -> None:
 
 def test_the_example_of_views(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "views.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=570, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "hourly: keys" in done.stdout
     assert "daily is what its query gives" in done.stdout
@@ -109,7 +109,7 @@ def test_the_example_of_views(tmp_path: Path) -> None:
 
 def test_the_example_of_streaming(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "streaming.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=570, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "watermark 09:01:10; closed minutes: 09:00 has 5\n" in done.stdout
     assert "watermark 09:01:30; closed minutes: 09:00 has 6; late so far: 1" in done.stdout
@@ -119,7 +119,7 @@ def test_the_example_of_streaming(tmp_path: Path) -> None:
 
 def test_the_example_of_care(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "care.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=570, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "retention: done, all rows of 1 file" in done.stdout
     assert "compact: done" in done.stdout
