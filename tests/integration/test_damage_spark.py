@@ -114,3 +114,17 @@ def test_a_damaged_page_is_the_same_error_on_both_engines(lake: Lake) -> None:
         assert "headwater doctor --deep" in str(found.value.hint)
         assert lake.sql("SELECT count(s) AS c FROM damaged WHERE s <> ''", engine=engine).rows() == [{"c": 1000}]
     lake.sql("DROP TOPIC damaged")
+
+
+def test_damage_is_not_written_anew(lake: Lake) -> None:
+    lake.sql("CREATE TOPIC laundered (n BIGINT, s STRING)")
+    lake.topic("laundered").append([{"n": n, "s": f"k{n % 7}"} for n in range(100)])
+    lake.flush("laundered")
+    path = next(local_path(lake.topics.load("laundered").table.location()).rglob("*.parquet"))
+    flip(path, path.read_bytes().rindex(b"parquet-cpp") * 8)  # which no reader looks at
+    assert lake.sql("SELECT count(s) AS c FROM laundered WHERE n < 50", engine="spark").rows() == [{"c": 50}]
+    for statement in ("DELETE FROM laundered WHERE n = 1", "UPDATE laundered SET s = 'x' WHERE n = 1"):
+        with pytest.raises(Corrupt):
+            lake.sql(statement)
+    assert lake.sql("DELETE FROM laundered WHERE TRUE").rows(), "what goes whole is not read again"
+    lake.sql("DROP TOPIC laundered")

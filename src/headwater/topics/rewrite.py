@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -26,8 +27,10 @@ from headwater.errors import Conflict, Corrupt, InvalidStatement, StaleCommit
 from headwater.observability.failpoints import failpoint
 from headwater.spark.jobs import RunningQuery
 from headwater.sql.statements import DeleteRows, RowStatement
+from headwater.storage.checksums import THREADS, verify_file
 from headwater.storage.commit import Change, Committed, MadeFor, commit
 from headwater.storage.scan import ManifestCache, plan_scan
+from headwater.storage.writer import local_path
 from headwater.topics.ingest import remove_files, target
 from headwater.topics.ingest_failures import storage_error, storage_errors
 from headwater.types import SYSTEM_COLUMNS
@@ -139,6 +142,7 @@ class Rewriter:
             touched = [file for file in candidates if file.file_path in found.by_file]
             failpoint("rewrite.found")
             kept = [file for file in touched if not _goes_whole(statement, file, found.by_file)]
+            _verify(kept)
             files = rewrite.write(found, kept, target(topic))
         _check_rows(topic, statement, files, kept, found.by_file)
         return _Work(files, touched, sum(found.by_file.values()))
@@ -180,6 +184,12 @@ def check_columns(statement: RowStatement, topic: Topic) -> None:
 def _goes_whole(statement: RowStatement, file: DataFile, found: Mapping[str, int]) -> bool:
     """Whether no row of the file is left, so that it need not be read again."""
     return isinstance(statement, DeleteRows) and found[file.file_path] == file.record_count
+
+
+def _verify(files: Sequence[DataFile]) -> None:
+    """Corrupt if one is damaged: what is written anew gets new checksums, which would vouch for it."""
+    with ThreadPoolExecutor(THREADS, "headwater-verify") as pool:
+        list(pool.map(lambda file: verify_file(local_path(file.file_path), None, file.record_count), files))
 
 
 def _check_rows(
