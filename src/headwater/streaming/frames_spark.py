@@ -145,7 +145,8 @@ def _stream(own: SparkSession, source: Input, id: str, files: Files) -> DataFram
     table, wanted = own.read.table(name), {*source.columns, event_time}
     # In the table's order, which is the order in which Iceberg's reader gives them.
     schema = table.select(*(f"`{each}`" for each in table.columns if each in wanted)).schema
-    columns = own._jsparkSession.parseDataType(schema.json())
+    # A batch that is repeated reads files from before a column became NOT NULL, and Spark takes its word for it.
+    columns = own._jsparkSession.parseDataType(schema.json()).asNullable()
     ensure_callback_server_started(own.sparkContext._gateway)
     start = Place(source.table.name).to_json()
     rows = DataFrame(
