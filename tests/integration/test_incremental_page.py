@@ -65,7 +65,7 @@ def test_functions_that_are_constants_are_kept(lake: Lake) -> None:
 def test_a_misspelt_source_is_told_what_was_meant(lake: Lake) -> None:
     with pytest.raises(HeadwaterError) as refused:
         lake.sql("CREATE MATERIALIZED VIEW v AS SELECT g FROM page_visit")
-    assert refused.value.message == 'there is no topic or materialized view "page_visit"'
+    assert refused.value.message == 'topic or view "page_visit" does not exist'
     assert refused.value.hint == 'Did you mean "page_visits"?'
 
 

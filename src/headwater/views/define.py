@@ -140,7 +140,7 @@ def _heads(relations: frozenset[str], ctes: frozenset[str], found: Sources) -> t
                 continue
             near = found.near(name)
             hint = f'Did you mean "{near}"?' if near else "`SHOW TOPICS` and `SHOW MATERIALIZED VIEWS` list them."
-            raise TopicNotFound(f'there is no topic or materialized view "{name}"', hint=hint)
+            raise TopicNotFound(f'topic or view "{name}" does not exist', hint=hint)
         heads.append(head)
     return tuple(heads)
 
