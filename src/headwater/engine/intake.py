@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headwater.catalog.topics import Topic, Topics
-from headwater.errors import Backpressure, RecordsRejected, TopicNotFound, Unavailable
+from headwater.errors import Backpressure, RecordsRejected, StorageBusy, TopicNotFound, Unavailable
 from headwater.observability.metrics import Metrics
 from headwater.storage.decode import Decoded
 from headwater.topics.ingest import Ingested, Ingester
@@ -89,6 +89,8 @@ class Intake:
         for topic in self._topics.all():
             try:
                 done += self._drain_if_there(topic.name, counted)
+            except StorageBusy:  # what keeps one topic from being written keeps all
+                raise
             except Unavailable as failed:
                 away = away or failed
         if away is not None:
@@ -104,9 +106,8 @@ class Intake:
     def forget_dropped(self) -> None:
         """Drop from the log what a crash in DROP TOPIC left there, if the log answers: otherwise the next one does."""
         try:
-            waiting = (
-                self._log.waiting()
-            )  # before the catalog is read: a topic is there before its first record is here
+            # Before the catalog is read: a topic is there before its first record is here.
+            waiting = self._log.waiting()
         except Unavailable as away:
             log.warning("topics that were dropped are not forgotten yet", extra={"error": str(away)})
             return
