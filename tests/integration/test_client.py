@@ -33,7 +33,7 @@ from headwater.errors import (
 )
 from headwater.serving.query import Cancel
 from headwater.sql.parse import parse
-from headwater.sql.statements import CreateTopic, Query
+from headwater.sql.statements import Query
 from headwater.topics.produce import Source
 
 CLI = Source("cli")
@@ -93,33 +93,6 @@ def test_definitions_answer_as_the_lake_does(lake: Lake, remote: RemoteLake) -> 
     assert dropped.rows() == [{"status": 'topic "there" dropped'}]
     assert dropped.schema == lake.execute(parse("DROP TOPIC here")).schema
     assert remote.execute(parse("DROP TOPIC IF EXISTS there")).rows() == [{"status": 'topic "there" does not exist'}]
-
-
-def test_topics_are_held_as_the_lake_holds_them(lake: Lake, remote: RemoteLake) -> None:
-    with headwater.connect(remote.url) as connected:
-        statement = parse("CREATE TOPIC held (id BIGINT NOT NULL, v DOUBLE)")
-        assert isinstance(statement, CreateTopic)
-        made = connected.create_topic(statement.definition)
-        assert made.append([{"id": 1, "v": 0.5}], producer="p", sequence=1).rows == 1
-        assert made.append(pa.table({"id": [1], "v": [0.5]}), producer="p", sequence=1).repeated
-        held, local = connected.topic("held"), lake.topic("held")
-        assert held.append('{"id": 2}\n').rows == 1
-        assert sum(len(commit.offsets) for commit in held.flush()) == 2
-        assert held.describe() == local.describe()
-        assert held.schemas() == local.schemas()
-        assert held.snapshots() == local.snapshots() != []
-        assert held.read_at(held.snapshots()[0]["snapshot"]).rows() == connected.sql("SELECT * FROM held").rows()
-        assert held.delete("id = 1")["rows"] == 1
-        asked = "SELECT count(*) AS n FROM held"
-        assert connected.sql(asked, engine="duckdb", timeout=30).info["plan"]["engine"] == "duckdb"
-        with pytest.raises(InvalidOption, match='query option "engin" does not exist') as mistaken:
-            connected.sql(asked, engin="duckdb")
-        assert mistaken.value.hint == 'Did you mean "engine"?'
-        held.alter("ADD COLUMN w INT")
-        assert len(held.schemas()) == 2
-        assert held.schemas() == local.schemas()
-        with pytest.raises(TopicNotFound, match="hold"):
-            connected.topic("hold")
 
 
 def test_flushing_nothing_answers_as_the_lake_does(tmp_path: Path) -> None:
