@@ -172,10 +172,12 @@ class Supervisor:
             with self._lock:
                 self._waiting.pop(name, None)
         finally:
-            with self._lock:
-                self._running.pop(name, None)
-            self._leases.release(f"stream:{name}")
-            self._woken.set()
+            try:  # before another start of it takes the lease, which this would give away
+                self._leases.release(f"stream:{name}")
+            finally:
+                with self._lock:
+                    self._running.pop(name, None)
+                self._woken.set()
 
     def _failed(self, name: str, failed: Exception, ran: float) -> None:
         if not isinstance(failed, HeadwaterError):
