@@ -565,7 +565,7 @@ def test_a_refresh_of_another_process_is_waited_for(world: World) -> None:
         time.sleep(0.3)
         assert not asked.done()
         world.upkeep.refresh(world["v1"])
-        asked.result(10)
+        asked.result(60)
     assert world.snapshots("v1") == 2  # theirs
     world.add(range(10, 15))
     on_query(world, wait=0.2).refresh_if_stale(world["v1"])  # they take too long

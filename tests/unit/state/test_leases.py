@@ -84,7 +84,7 @@ def test_a_held_lease_is_given_up_after_a_failure(engine: Engine) -> None:
 
 
 def test_a_lease_outlives_its_time_while_it_is_renewed(engine: Engine) -> None:
-    one, two = Leases(engine, "one", 0.6), Leases(engine, "two", 0.6)
+    one, two = Leases(engine, "one", 2), Leases(engine, "two", 2)
     with one.held("job"):
-        time.sleep(1)
+        time.sleep(2.5)
         assert not two.acquire("job")
