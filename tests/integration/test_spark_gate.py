@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import runpy
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -216,13 +215,3 @@ def test_variables_are_text_and_never_substituted(gate: Gate, spark: Any) -> Non
 def test_every_function_of_this_spark_was_looked_at(spark: Any) -> None:
     registry = spark._jsparkSession.sessionState().functionRegistry()
     assert set(registry.listFunction().mkString("\n").split("\n")) == FUNCTIONS | DENIED_FUNCTIONS.keys()
-
-
-def test_the_gate_is_quick_when_warm(gate: Gate) -> None:
-    text = "SELECT customer, sum(total) FROM orders JOIN customers ON customer = name GROUP BY customer"
-    times = []
-    for _ in range(30):
-        began = time.perf_counter()
-        inspect(gate.session, text)
-        times.append(time.perf_counter() - began)
-    assert sorted(times)[5] < 0.1

@@ -232,7 +232,7 @@ def test_the_service_s_end_is_a_clean_one(service: Service, http: httpx.Client, 
         stopping.start()
         assert list(found) == []  # no error, and no word that the tail itself had ended
         stopping.join()
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 40
 
 
 def test_a_remote_tail_is_the_lake_s(service: Service, lake: Lake) -> None:

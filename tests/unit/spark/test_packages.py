@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -69,13 +68,10 @@ def test_fetches_once_and_then_touches_nothing(tmp_path: Path, lock_file: Path) 
     assert sorted(path.name for path in (tmp_path / "cache" / "jars").iterdir()) == [".lock", "a-1.jar", "b-2.jar"]
 
 
-def test_present_packages_cost_less_than_five_milliseconds(tmp_path: Path, lock_file: Path) -> None:
+def test_present_packages_need_no_java(tmp_path: Path, lock_file: Path) -> None:
     nothing = Java(Path("/nonexistent/java"), 17)
-    ensure_packages(tmp_path / "cache", lambda line: None, _registry(tmp_path / "r"), lock_file=lock_file)
-    began = time.perf_counter()
-    for _ in range(20):
-        ensure_packages(tmp_path / "cache", lambda line: None, nothing, lock_file=lock_file)
-    assert (time.perf_counter() - began) / 20 < 0.005
+    files = ensure_packages(tmp_path / "cache", lambda line: None, _registry(tmp_path / "r"), lock_file=lock_file)
+    assert ensure_packages(tmp_path / "cache", lambda line: None, nothing, lock_file=lock_file) == files
 
 
 def test_fetches_only_what_is_missing_or_cut_short(tmp_path: Path, lock_file: Path) -> None:
