@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 import time
+from threading import Lock
 
 _COUNTS = re.compile(r"-\d+\]|\d+ms|\d+ identical")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -31,17 +32,18 @@ class Seldom(logging.Filter):
         self._seconds = seconds
         self._most = most
         self._seen: dict[str, float] = {}
+        self._lock = Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
         text, now = _COUNTS.sub("", f"{record.getMessage()} {getattr(record, 'error', '')}"), time.monotonic()
-        before = self._seen.get(text)
-        if before is not None and now - before < self._seconds:
-            return False
-        self._seen.pop(text, None)
-        self._seen[text] = now
-        while len(self._seen) > self._most:
-            self._seen.pop(next(iter(self._seen)), None)
-        return True
+        with self._lock:
+            if text in self._seen and now - self._seen[text] < self._seconds:
+                return False
+            self._seen.pop(text, None)  # so that it is the last to be forgotten
+            self._seen[text] = now
+            if len(self._seen) > self._most:
+                del self._seen[next(iter(self._seen))]
+            return True
 
 
 def seldom(name: str) -> logging.Logger:

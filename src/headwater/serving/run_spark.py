@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -53,8 +54,8 @@ class SparkRun:
             own = isolated(session)
             query = inspect(own, plan.text)
             folder = self._resources.enter_context(query_folder(session))
-            topics = _Topics(own, moment, folder, self._resources, _narrowed(plan))
-            self._frame = analyze(own, query, _register(own, query, moment, topics, self._resources, fresh))
+            relations = _Relations(own, moment, folder, self._resources, _narrowed(plan), fresh)
+            self._frame = analyze(own, query, _register(query, relations))
             self.schema = result_schema(self._frame)
         except BaseException:
             self.close()
@@ -97,31 +98,17 @@ class SparkRun:
         self._resources.close()
 
 
-def _entered(resources: ExitStack, own: SparkSession, fresh: FreshFrame | None, name: str) -> DataFrame:
-    """A view's fresh rows, which are there until the query ends."""
-    assert fresh is not None, "planning refuses fresh reads where there are none"
-    return resources.enter_context(fresh(own, name))
-
-
 def _narrowed(plan: QueryPlan) -> Mapping[str, Scan]:
     """Scans by name of which some condition is known, so that the plan says which files are read."""
     return {scan.name: scan for scan in plan.scans if scan.needs.filter != AlwaysTrue()}
 
 
-def _register(
-    own: SparkSession,
-    query: ParsedQuery,
-    moment: Moment,
-    topics: _Topics,
-    resources: ExitStack,
-    fresh: FreshFrame | None,
-) -> frozenset[tuple[str, str]]:
+def _register(query: ParsedQuery, relations: _Relations) -> frozenset[tuple[str, str]]:
     """Make each topic and view that the query names a temporary view of its own session; what those views read."""
     frames = []
     for name in sorted(query.relations):
         try:
-            asked = moment.fresh.get(name)
-            frame = _entered(resources, own, fresh, asked) if asked else topics.frame(name)
+            frame = relations.frame(name)
         except (TopicNotFound, InvalidName):
             if name in query.ctes:
                 continue
@@ -131,30 +118,32 @@ def _register(
     return sources(*frames)
 
 
-class _Topics:
+@dataclass(frozen=True, slots=True)
+class _Relations:
     """What a query reads, by the names that it has for it, as frames that can be run until the query ends."""
 
-    def __init__(
-        self, own: SparkSession, moment: Moment, folder: Path, resources: ExitStack, narrowed: Mapping[str, Scan]
-    ) -> None:
-        self._own = own
-        self._moment = moment
-        self._folder = folder
-        self._resources = resources
-        self._narrowed = narrowed
+    own: SparkSession
+    moment: Moment
+    folder: Path
+    resources: ExitStack
+    narrowed: Mapping[str, Scan]
+    fresh: FreshFrame | None
 
     def frame(self, name: str) -> DataFrame:
-        at = self._moment.at(name)
+        if (asked := self.moment.fresh.get(name)) is not None:
+            assert self.fresh is not None, "planning refuses fresh reads where there are none"
+            return self.resources.enter_context(self.fresh(self.own, asked))
+        at = self.moment.at(name)
         if isinstance(at, TopicChanges):
-            return self._resources.enter_context(change_frame(self._own, at))
-        return _folded(self._own, at) if isinstance(at, ViewAtOnce) else self._topic(name, at)
+            return self.resources.enter_context(change_frame(self.own, at))
+        return _folded(self.own, at) if isinstance(at, ViewAtOnce) else self._topic(name, at)
 
     def _topic(self, name: str, at: TopicAtOnce) -> DataFrame:
         try:
             if at.snapshot_id is None:
-                return to_spark(self._own, at.rows, self._folder)
+                return to_spark(self.own, at.rows, self.folder)
             stored = self._stored(name, at, at.snapshot_id)
-            return stored.unionAll(to_spark(self._own, at.rows, self._folder)) if at.rows.num_rows else stored
+            return stored.unionAll(to_spark(self.own, at.rows, self.folder)) if at.rows.num_rows else stored
         except Exception as failed:
             if "time fields" not in str(failed) and "time64" not in str(failed):
                 raise
@@ -166,12 +155,12 @@ class _Topics:
 
     def _stored(self, name: str, at: TopicAtOnce, snapshot_id: int) -> DataFrame:
         """The rows of a topic's snapshot, in the columns that the topic has at this moment."""
-        own, of, table = self._own, at.topic.table_name, at.topic.table
+        own, of, table = self.own, at.topic.table_name, at.topic.table
         if at.schema.schema_id != table.metadata.current_schema_id:  # the past, in the columns that it had
             return read_snapshot(own, of, snapshot_id)
-        if (scan := self._narrowed.get(name)) is not None:
-            return self._resources.enter_context(read_files(own, of, scan.files.files, scan.needs.filter))
-        return self._resources.enter_context(read_now(own, of, table, snapshot_id, self._moment.manifests))
+        if (scan := self.narrowed.get(name)) is not None:
+            return self.resources.enter_context(read_files(own, of, scan.files.files, scan.needs.filter))
+        return self.resources.enter_context(read_now(own, of, table, snapshot_id, self.moment.manifests))
 
 
 def _folded(own: SparkSession, at: ViewAtOnce) -> DataFrame:
