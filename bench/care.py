@@ -68,7 +68,7 @@ def load(lake: Lake, name: str, rows: int, rest: str = "", commits: int = COMMIT
 def compact(lake: Lake, name: str, *, full: bool = False, **more: Any) -> Compacted:
     topic = lake.topics.load(name)
     plan = plan_compaction(topic, ManifestCache(), now=time.time(), full=full, asked=True)
-    done = run_compaction(lake.topics, plan, lambda: lake.spark, **more)
+    done = run_compaction(lake.topics, plan, lambda: lake.spark, ManifestCache(), **more)
     assert done.groups and not done.damaged and not done.stale
     return done
 
@@ -273,7 +273,7 @@ def beside_ingest(lake: Lake, report: Report, seconds: float) -> None:
 
 def compact_some(lake: Lake, stop: threading.Event) -> int:
     plan = plan_compaction(lake.topics.load("ordered"), ManifestCache(), now=time.time(), full=True)
-    return run_compaction(lake.topics, plan, lambda: lake.spark, cancelled=stop.is_set).effect.rows
+    return run_compaction(lake.topics, plan, lambda: lake.spark, ManifestCache(), cancelled=stop.is_set).effect.rows
 
 
 # -- memory ---------------------------------------------------------------------------------------------------------

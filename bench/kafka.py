@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 import headwater
 from bench.report import Report, timed
+from headwater.connections import KafkaConnection
 from headwater.engine import Lake
 from headwater.sources.kafka import KafkaConnector
 from headwater.sources.kafka_settings import consumer_settings
@@ -52,14 +53,18 @@ def fill(broker: Broker, name: str, messages: int) -> None:
     producer.flush()
 
 
-def stream(broker: Broker, name: str, topic: str) -> StreamDefinition:
-    options = StreamOptions(connector="kafka", bootstrap_servers=broker.bootstrap, kafka_topic=name)
+def local(broker: Broker) -> KafkaConnection:
+    return KafkaConnection(type="kafka", bootstrap_servers=broker.bootstrap)
+
+
+def stream(name: str, topic: str) -> StreamDefinition:
+    options = StreamOptions(connector="kafka", connection="local", kafka_topic=name)
     return StreamDefinition(topic, None, options)
 
 
 def read(broker: Broker, name: str, messages: int) -> None:
     """All messages, with the connector's settings, and nothing done with them."""
-    consumer = Consumer(consumer_settings(stream(broker, name, "any"), {}))
+    consumer = Consumer(consumer_settings(stream(name, "any"), {"local": local(broker)}))
     consumer.assign([TopicPartition(name, number, 0) for number in range(2)])
     left = messages
     while left > 0:
@@ -69,7 +74,7 @@ def read(broker: Broker, name: str, messages: int) -> None:
 
 def connect(broker: Broker, lake: Lake, name: str, topic: str, messages: int) -> None:
     lake.sql(f"CREATE TOPIC {topic} ({COLUMNS})")
-    connector = KafkaConnector(stream(broker, name, topic), lake.topics, lake.log, lake._intake.store)
+    connector = KafkaConnector(stream(name, topic), lake.topics, lake.log, lake._intake.store, {"local": local(broker)})
     try:
         while connector.status().messages < messages:
             connector.poll_once()
@@ -94,7 +99,7 @@ def connector(broker: Broker, folder: Path, messages: int, times: int, report: R
 def log(broker: Broker, folder: Path, batches: int, times: int, report: Report) -> None:
     rates: dict[str, list[float]] = {"sqlite": [], "kafka": []}
     waits: dict[str, list[float]] = {"sqlite": [], "kafka": []}
-    settings = {"kafka_bootstrap_servers": broker.bootstrap, "maintenance": False}
+    settings = {"connections": {"local": local(broker)}, "kafka_connection": "local", "maintenance": False}
     with headwater.init(folder / "logged", max_tail_bytes=8 * 1024**3, **settings) as lake:
         for kind in rates:
             lake.sql(f"CREATE TOPIC {kind}_log ({COLUMNS}) WITH (log = '{kind}')")

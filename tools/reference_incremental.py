@@ -17,6 +17,9 @@ Table = Callable[[Iterable[str], Iterable[Iterable[str]]], str]
 METHODS: Mapping[type, str] = {Skip: "skip", AppendDelta: "append", RecomputeKeys: "keys", Recompute: "full"}
 LATER = Clock("2026-01-01 00:00:00", "2026-01-01 00:01:00")
 
+SHARE = {"examples of functions": (1019, 1044), "forms": (320, 325)}
+"""What `python -m tools.incremental_share` printed last: how many of how many texts are read in their meaning."""
+
 RECOMPUTED = {
     "MIN, MAX and float sums without groups": "SELECT MIN(v) AS m, SUM(f) AS s FROM t",
     "other aggregates without groups": "SELECT MAX_BY(s, v) AS m FROM t",
@@ -84,6 +87,14 @@ def page(table: Table) -> str:
                 ("construct", "example", "recomputes", "reason"),
                 (_recomputed(name, query) for name, query in RECOMPUTED.items()),
             ),
+            SHARES,
+            table(
+                ("of", "read in their meaning", "share"),
+                (
+                    (name, f"{same} of {all_of_them}", f"{same / all_of_them:.1%}")
+                    for name, (same, all_of_them) in SHARE.items()
+                ),
+            ),
             MOVING,
             table(
                 ("now() in", "example", "when time has passed", "reason"),
@@ -109,8 +120,8 @@ A refresh follows the change of its sources by one of three methods, and `EXPLAI
 - **full**: everything is computed anew.
 
 Every row of these tables was planned by the code that plans refreshes, and the tests refresh each of the first table many
-times over changing data and compare it with the query. The examples read {", ".join(f"`{name}`" for name in TABLES)}: `f` is a DOUBLE, `d` a DECIMAL, `s` and
-`name` are text, all other columns BIGINT. "Rows went" is any change in which rows left a source: `DELETE`, `UPDATE`, or a view below that took rows
+times over changing data and compare it with the query. The examples read {", ".join(f"`{name}`" for name in TABLES)}: `f` is a DOUBLE, `d` a DECIMAL, `s`, `num` and
+`name` are text, `day` is a DATE, `since` a TIMESTAMP, all other columns are BIGINT. "Rows went" is any change in which rows left a source: `DELETE`, `UPDATE`, or a view below that took rows
 back. With `refresh = 'auto'` a refresh also recomputes if following the change is estimated to read more rows than that.
 
 ## Followed at the cost of the change
@@ -121,6 +132,13 @@ RECOMPUTES = """
 What always recomputes, CREATE tells, and refuses it if `refresh = 'incremental'`; of the others, the refresh then fails when it would
 have to recompute.
 A view that reads a view with a LIMIT recomputes too, and so does any query of which Spark cannot say that its parts mean what the whole means.
+"""
+SHARES = """
+## Functions and expressions
+
+Before CREATE takes a query apart, it asks Spark whether the text that Headwater writes for the parsed query means what the original text means. If
+not, the view recomputes. Which functions a query calls does not matter otherwise, only which aggregates: a test runs the check over operators, literals and clauses
+of every kind (forms), and `python -m tools.incremental_share` also over the documented examples of all functions that Spark has. It prints these numbers, and what is missing.
 """
 MOVING = """
 ## The clock

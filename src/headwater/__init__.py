@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headwater.version import __version__
+
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from headwater.backup.relocate import Relocation
     from headwater.client import RemoteLake
     from headwater.engine import Lake
     from headwater.engine.time_travel import TimeTravelManager
 
-__version__ = "0.1.0"
-__all__ = ["TimeTravelManager", "__version__", "connect", "init", "open"]
+__all__ = ["TimeTravelManager", "__version__", "connect", "init", "open", "relocate", "restore"]
 
 
 def __getattr__(name: str) -> Any:
@@ -36,6 +38,20 @@ def init(path: str | Path, **settings: Any) -> Lake:
     from headwater.engine import Lake
 
     return Lake.init(path, **settings)
+
+
+def restore(source: str | Path, place: str | Path, **settings: Any) -> Lake:
+    """Make a lake in the new or empty folder `place` from the backup in `source`, and open it."""
+    from headwater.engine import Lake
+
+    return Lake.restore(source, place, **settings)
+
+
+def relocate(path: str | Path, *, copy: bool = False) -> Relocation:
+    """Make the folder `path`, to which a lake was moved, that lake's folder; with `copy`, a lake of its own."""
+    from headwater.engine.copies import relocate_lake
+
+    return relocate_lake(path, copy=copy)
 
 
 def connect(url: str = "http://127.0.0.1:8420", *, timeout: float = 30.0) -> RemoteLake:

@@ -29,6 +29,8 @@
     │   ├── StreamExists
     │   ├── ViewInUse                a source that views still read
     │   ├── LakeExists
+    │   ├── LakeMoved                a folder that is a copy of a lake, or was moved; or files outside the lake's folder
+    │   ├── NewerVersion             something that a newer Headwater wrote
     │   ├── IdempotencyMismatch      one producer sequence, two different contents
     │   ├── SchemaChanged            a topic whose columns were altered while records were on their way
     │   └── StaleCommit              a commit planned on a base that is no longer current
@@ -42,7 +44,8 @@
     │   ├── QueryTimeout        408
     │   └── ResultTooLarge      413
     ├── Unavailable             503  a part that should answer does not
-    │   ├── StorageBusy              SQLite stayed locked, or the disk is full
+    │   ├── QueryInterrupted         the process that ran the query was replaced; carries retry_after
+    │   ├── StorageBusy              SQLite stayed locked, the disk is full, or the lake cannot be written
     │   ├── JavaMissing
     │   └── ServiceUnreachable
     └── Corrupt                 500  stored bytes that do not match their checksum or definition
@@ -53,7 +56,9 @@ detail and hint are whole sentences. Anything else that reaches a user is a bug.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 
@@ -167,6 +172,14 @@ class LakeExists(Conflict):
     code = "lake_exists"
 
 
+class LakeMoved(Conflict):
+    code = "lake_moved"
+
+
+class NewerVersion(Conflict):
+    code = "newer_version"
+
+
 class IdempotencyMismatch(Conflict):
     code = "idempotency_mismatch"
 
@@ -233,6 +246,16 @@ class Unavailable(HeadwaterError):
     status = 503
 
 
+class QueryInterrupted(Unavailable):
+    """A query that may succeed when it is run again: something else ended the process in which it ran."""
+
+    code = "query_interrupted"
+
+    def __init__(self, message: str, *, retry_after: int = 1, **kwargs: Any) -> None:
+        super().__init__(message, retry_after=retry_after, **kwargs)
+        self.retry_after = retry_after
+
+
 class StorageBusy(Unavailable):
     code = "storage_busy"
 
@@ -269,8 +292,103 @@ class UnsupportedMediaType(InvalidInput):
     status = 415
 
 
+class RequestTimeout(InvalidInput):
+    """A request that its client did not send to the end in time."""
+
+    code = "request_timeout"
+    status = 408
+
+
+class HostNotAllowed(InvalidInput):
+    """A request for a host name under which the service does not answer."""
+
+    code = "host_not_allowed"
+    status = 421
+
+
 class RequestRefused(InvalidInput):
     """A request that a web page of another origin may have caused."""
 
     code = "request_refused"
     status = 403
+
+
+FULL_DISK_RETRY = 10
+"""Seconds after which a client may try again what a full disk refused."""
+
+_FULL = ("No space left on device", "database or disk is full", "Disk quota exceeded")
+_READ_ONLY = ("attempt to write a readonly database", "Read-only file system")
+
+
+def full_disk(place: str | None = None) -> StorageBusy:
+    """The error for a disk without space; `place` is a file or folder on it."""
+    return StorageBusy(
+        f'disk of "{place}" is full' if place else "the disk is full",
+        detail="Nothing was written, and nothing that was acknowledged is lost.",
+        hint="Free some space and try again.",
+        retry_after=FULL_DISK_RETRY,
+    )
+
+
+def read_only(place: str | None = None) -> StorageBusy:
+    """The error for a change to a lake that this process may only read."""
+    return StorageBusy(
+        f'"{place}" cannot be written' if place else "the lake cannot be written",
+        detail="It is read-only. Queries still work.",
+        hint="To change something, make the lake's folder writable.",
+    )
+
+
+def system_error(failed: BaseException) -> Unavailable | None:
+    """What `failed` means if the system caused it: a full disk, a read-only lake, too many open files."""
+    seen: set[int] = set()
+    at: BaseException | None = failed
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        if (found := _system_error(at)) is not None:
+            return found
+        # SQLAlchemy keeps what the driver raised in `orig`.
+        at = getattr(at, "orig", None) or at.__cause__ or at.__context__
+    return None
+
+
+def _system_error(failed: BaseException) -> Unavailable | None:
+    number = failed.errno if isinstance(failed, OSError) else None
+    named = getattr(failed, "filename", None)
+    place, said = str(named) if named is not None else None, str(failed)
+    if number in (errno.ENOSPC, errno.EDQUOT) or any(sign in said for sign in _FULL):
+        return full_disk(place)
+    if number == errno.EROFS or any(sign in said for sign in _READ_ONLY):
+        return read_only(place)
+    if number in (errno.EACCES, errno.EPERM):
+        return StorageBusy(
+            f'"{place}" cannot be accessed' if place else "the lake cannot be accessed",
+            detail="The permissions of a file or folder do not allow it.",
+            hint="Run as the user who owns the lake, or change the permissions.",
+        )
+    if number in (errno.EMFILE, errno.ENFILE):
+        return Unavailable(
+            "too many files are open",
+            hint="Raise the limit (`ulimit -n`), or run fewer queries at once.",
+            retry_after=1,
+        )
+    return None
+
+
+@contextmanager
+def named_system_errors() -> Iterator[None]:
+    """Turn what the system causes inside the block into Headwater's errors."""
+    try:
+        yield
+    except HeadwaterError:
+        raise
+    except Exception as failed:
+        if (known := system_error(failed)) is None:
+            raise
+        raise known from failed
+
+
+BY_CODE: Mapping[str, type[HeadwaterError]] = {
+    kind.code: kind for kind in list(vars().values()) if isinstance(kind, type) and issubclass(kind, HeadwaterError)
+}
+"""The class of an error by its code, for errors that come from another process."""

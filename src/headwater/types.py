@@ -51,6 +51,11 @@ def checked_name(name: str, kind: str) -> str:
     )
 
 
+def id_text(id: int | None) -> str | None:
+    """A 64-bit id in plain data, as text: many readers of JSON keep only 53 bits of a number."""
+    return None if id is None else str(id)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TableName:
     """A table of the lake: a namespace and a name, both checked."""
@@ -213,7 +218,7 @@ class StreamOptions:
     timestamp_field: str = ""
     max_out_of_orderness: float = 0.0
     connector: Connector = "none"
-    bootstrap_servers: str = ""
+    connection: str = ""
     kafka_topic: str = ""
     kafka_start: Literal["earliest", "latest"] = "earliest"
     kafka_options: Pairs = ()

@@ -22,8 +22,9 @@ from sqlalchemy import event
 
 from headwater.catalog import durable_files, iceberg
 from headwater.catalog.iceberg import Tables, create_catalog_file
+from headwater.catalog.metadata import MetadataCache
 from headwater.catalog.topics import Topics
-from headwater.errors import Corrupt, HeadwaterError, InvalidName, StorageBusy, TopicExists, TopicNotFound
+from headwater.errors import Corrupt, HeadwaterError, InvalidName, NewerVersion, StorageBusy, TopicExists, TopicNotFound
 from headwater.storage.writer import local_path
 from headwater.types import TOPICS, Partition, TableName, TopicDefinition, TopicOptions
 
@@ -167,9 +168,16 @@ def test_names_are_sorted_and_foreign_tables_are_no_topics(topics: Topics) -> No
 
 def test_a_later_definition_is_refused(topics: Topics) -> None:
     topics.create(PLAIN)
+    topics.create(DEFINITION)
     set_property(topics, "headwater.version", "999")
-    with pytest.raises(Corrupt, match='topic "plain" was written by a later Headwater'):
+    set_property(topics, "headwater.written-by", "8.1.0")
+    with pytest.raises(NewerVersion, match='topic "plain" was written by a newer Headwater') as refused:
         topics.load("plain")
+    assert refused.value.hint == "Use Headwater 8.1.0 or later."
+    with pytest.raises(NewerVersion):
+        topics.drop("plain")
+    found, damaged = topics.survey()
+    assert ([topic.name for topic in found], [each.name for each in damaged]) == (["orders"], ["plain"])
 
 
 def set_property(topics: Topics, name: str, value: str) -> None:
@@ -264,7 +272,7 @@ def test_damaged_metadata_of_a_table_is_named(topics: Topics, open_topics: Opene
     else:
         metadata.write_bytes(metadata.read_bytes()[:100])
     other = open_topics()
-    with pytest.raises(Corrupt, match=r'metadata of table "topics\.plain" cannot be read') as found:
+    with pytest.raises(Corrupt, match=r"Table topics\.plain cannot be read") as found:
         other.load("plain")
     assert str(metadata) in str(found.value)
     with pytest.raises(Corrupt, match="cannot be read"):
@@ -277,11 +285,11 @@ def test_a_table_that_is_dropped_while_it_is_read_is_gone(
     topics.create(PLAIN)
     read = iceberg._read_table
 
-    def dropped_meanwhile(name: TableName, location: str) -> Table:
+    def dropped_meanwhile(name: TableName, location: str, known: MetadataCache) -> Table:
         monkeypatch.undo()
         topics.drop("plain")
         local_path(location).unlink()
-        return read(name, location)
+        return read(name, location, known)
 
     monkeypatch.setattr(iceberg, "_read_table", dropped_meanwhile)
     with pytest.raises(TopicNotFound):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from headwater.errors import Backpressure, IdempotencyMismatch, SchemaChanged, StaleCommit, TopicNotFound
+from headwater.errors import Backpressure, Corrupt, IdempotencyMismatch, SchemaChanged, StaleCommit, TopicNotFound
 from headwater.topics.log import Append, Dedup, Log, LogAck, LogTopic, Moved, Part, PartAck
 from headwater.topics.log_kafka import KafkaLog
 from headwater.topics.log_kafka_place import KafkaPlace
@@ -115,8 +116,36 @@ def test_topics_do_not_share_offsets(log: Log) -> None:
     assert values(log, OTHER) == [9, 8]
 
 
-def test_a_new_log_goes_on_where_the_table_stands(log: Log) -> None:
-    assert append(log, part(1, topic=LogTopic("id-old", "old", 500))) == [Offsets(500, 501)]
+def test_a_log_without_the_topic_of_a_table_with_records(log: Log) -> None:
+    old = LogTopic("id-old", "old", 500)
+    if log.kind == "kafka":  # a copy of a lake starts a new log in Kafka
+        assert append(log, part(1, topic=old)) == [Offsets(500, 501)]
+        return
+    uses: list[Callable[[], object]] = [
+        lambda: append(log, part(1, topic=old)),
+        lambda: log.tail(old, 500),
+        lambda: log.stats(old),
+        lambda: log.entries(old, 500),
+        lambda: log.guard(old),
+    ]
+    for use in uses:
+        with pytest.raises(Corrupt, match="older than its table"):
+            use()
+
+
+def test_a_refused_request_leaves_nothing(log: Log) -> None:
+    append(log, part(1))
+    log.drop(OTHER)
+    new = LogTopic("id-new", "new", 0)
+    with pytest.raises(TopicNotFound):
+        append(log, part(2, topic=new), part(3, topic=OTHER))
+    with pytest.raises(IdempotencyMismatch):
+        append(log, part(1), producer="p", sequence=1)
+        append(log, part(2), part(1, topic=new), producer="p", sequence=1)
+    log.drop(ORDERS)
+    assert log.waiting() == []
+    with sqlite3.connect(log._path) as db:
+        assert [name for (name,) in db.execute("SELECT name FROM log_topics WHERE NOT dropped")] == []
 
 
 def test_a_tail_can_start_inside_an_entry(log: Log) -> None:

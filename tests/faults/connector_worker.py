@@ -9,6 +9,7 @@ import argparse
 import os
 from typing import Any
 
+from headwater.connections import KafkaConnection
 from headwater.engine import Lake
 from headwater.observability import failpoints
 from headwater.sources.kafka import KafkaConnector
@@ -19,17 +20,19 @@ FEW = Limits(rows=7, idle=0.1, linger=0.02, away=0.1, refresh=0.5)
 """Small batches, so that there are many moments to die at."""
 
 
-def stream(bootstrap: str, kafka_topic: str) -> StreamDefinition:
+def stream(kafka_topic: str) -> StreamDefinition:
     options: dict[str, Any] = {"partition_field": "p", "offset_field": "o"}
     return StreamDefinition(
         "t",
         None,
-        StreamOptions(connector="kafka", bootstrap_servers=bootstrap, kafka_topic=kafka_topic, **options),
+        StreamOptions(connector="kafka", connection="local", kafka_topic=kafka_topic, **options),
     )
 
 
 def connector(lake: Lake, bootstrap: str, kafka_topic: str) -> KafkaConnector:
-    return KafkaConnector(stream(bootstrap, kafka_topic), lake.topics, lake.log, lake._intake.store, limits=FEW)
+    connections = {"local": KafkaConnection(type="kafka", bootstrap_servers=bootstrap)}
+    store = lake._intake.store
+    return KafkaConnector(stream(kafka_topic), lake.topics, lake.log, store, connections, limits=FEW)
 
 
 def main() -> None:

@@ -282,23 +282,23 @@ def test_a_topic_made_anew_during_an_ingest_gets_none_of_it(quick: Any, arm: Cal
 # -- leases ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_dead_ingester_is_succeeded_after_its_lease(quick: Any) -> None:
-    """The worker dies inside its first ingest, holding the lease; nobody else ingests before the lease has run out."""
+def test_a_dead_ingester_is_succeeded_although_its_lease_has_not_run_out(quick: Any) -> None:
+    """The worker dies inside its first ingest, holding the lease: that its process is gone is evidence enough."""
     with quick.open() as lake:
         lake.sql("DROP TOPIC t")
         lake.sql("CREATE TOPIC t (n BIGINT NOT NULL, text STRING) WITH (batch_size = 1, commit_interval = '100 ms')")
-    environment = {"HEADWATER_LEASE_TTL": "3", "HEADWATER_INGEST_POLL": "0.05"}
+    environment = {"HEADWATER_LEASE_TTL": "3600", "HEADWATER_INGEST_POLL": "0.05"}
     worker = quick.start("--ingest", "--batches", "2", points="ingest.planned=kill", env=environment)
     assert worker.wait(timeout=120) == -9, quick.said()
-    with quick.open(lease_ttl=3, ingest_poll=0.05) as lake:
-        held = Leases(open_state(quick.path / "state.db", 5.0), "me", 3).get("ingest:t")
+    with quick.open(lease_ttl=3600, ingest_poll=0.05) as lake:
+        held = Leases(open_state(quick.path / "state.db", 5.0), "me", 3600).get("ingest:t")
         assert held is not None
         lake.start_ingest()
         until = time.monotonic() + 60
         while lake.topics.load("t").committed == 0:
             assert time.monotonic() < until, "nobody took over"
             time.sleep(0.02)
-        assert time.time() >= held.expires_at
+        assert time.time() < held.expires_at
         quick.retry_and_check(lake)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import signal
 import threading
@@ -76,7 +77,9 @@ def have_patience(log: KafkaLog, seconds: float) -> None:
 @pytest.fixture
 def on_kafka(quick: Any, kafka: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The mistreated lake, its topic's log in Kafka, in this process and in workers."""
-    monkeypatch.setenv("HEADWATER_KAFKA_BOOTSTRAP_SERVERS", kafka.bootstrap)
+    local = {"type": "kafka", "bootstrap_servers": kafka.bootstrap}
+    monkeypatch.setenv("HEADWATER_CONNECTIONS", json.dumps({"local": local}))
+    monkeypatch.setenv("HEADWATER_KAFKA_CONNECTION", "local")
     with quick.open() as lake:
         lake.sql("DROP TOPIC t")
         lake.sql("CREATE TOPIC t (n BIGINT NOT NULL, text STRING) PARTITIONED BY (bucket(2, n)) WITH (log = 'kafka')")

@@ -54,6 +54,7 @@ def test_killed_while_ingesting(abused: Any, point: str) -> None:
 ELSEWHERE = {
     *("alter", "convert", "rewrite", "refresh", "stream", "compact", "compaction", "kafka", "kafka_log"),
     *("expire", "manifests", "retention", "deletions", "orphans"),
+    *("backup", "restore", "relocate", "new_log"),
 }
 
 

@@ -51,7 +51,9 @@ def http(url: str) -> Iterator[httpx.Client]:
 def kafka_service(spark: Any, spark_lake: Path, kafka: Any) -> Iterator[Lake]:
     """A lake whose loops run, and whose topics may have their log in Kafka."""
     open_lake = Lake.open if (spark_lake / "headwater.toml").exists() else Lake.init
-    with open_lake(spark_lake, maintenance=False, kafka_bootstrap_servers=kafka.bootstrap) as running:
+    local = {"type": "kafka", "bootstrap_servers": kafka.bootstrap}
+    kafka_settings = {"connections": {"local": local}, "kafka_connection": "local"}
+    with open_lake(spark_lake, maintenance=False, query_worker="never", **kafka_settings) as running:
         running._spark = SparkEngine(lambda: spark, stop=lambda _: None)
         running.start_background()
         yield running

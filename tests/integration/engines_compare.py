@@ -34,8 +34,10 @@ def rows(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are one: NaN is NaN, -0.0 is 0.0, sums of doubles may differ in the last digits."""
+    """Whether two values are one: NaN is NaN, -0.0 is not 0.0, sums of doubles may differ in the last digits."""
     if isinstance(a, float) and isinstance(b, float):
+        if a == 0 == b:
+            return math.copysign(1, a) == math.copysign(1, b)
         return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=RELATIVE, abs_tol=1e-12)
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
@@ -50,7 +52,7 @@ def _order(row: Any) -> Any:
 
 def _key(value: Any) -> str:
     if isinstance(value, float):
-        return "nan" if math.isnan(value) else f"{value + 0.0:.6e}"
+        return "nan" if math.isnan(value) else f"{value:.6e}"
     if isinstance(value, list | tuple):
         return str([_key(item) for item in value])
     if isinstance(value, dict):

@@ -58,6 +58,11 @@ select id, round(x, 2), round(x), round(x, 1), round(d, 2), round(p, 1), round(p
 select id, floor(x), ceil(x), ceiling(x), floor(p), ceil(q), floor(i), ceil(l), floor(k / 2) from events
 select id, floor(f), floor(d), ceil(d), ceil(f), round(d, 6) from events
 select id, sqrt(x), sqrt(k), sqrt(d), sqrt(f) from events
+select id, cast(frac as string), concat(frac, '', p), cast(cast(0.5 as decimal(3,3)) as string), cast(lim as string) from events
+select id, cast(date_add(dt, 1) as string), concat(dt, '!') from events where dt < date'2030-01-01'
+select id, -lim, abs(lim), -frac, abs(frac), -w from events where lim > -2 and lim < 2 and (w is null or w > -2)
+select id, least(x, zero), greatest(x, 1.5D), least(k, x), -zero, abs(zero), zero * 1, zero + 0, coalesce(zero, -0.0D), if(b, zero, d) from events where x <> 0
+select id, zero = 0 as a, zero < 0 as b, zero >= -0.0D as c, zero in (0.0D, 7D) as g, zero <=> -0.0D as h, l = 9007199254740992e0 as j, lim = 1.5e0 as k, l <= 9007199254740992D as m from events where lim = 1.5 or lim is null
 select id, length(s), char_length(s), character_length(c), len(s), length(bin), length('x') from events
 select id, upper(c), lower(c), ucase(c), lcase(c), upper('abc') from events
 select id, substring(s, 1, 2), substr(s, 2, 3), substring(s, 2), substr(s, 3), left(s, 2), right(s, 2), left(s, 0), right(s, 100), substring(s, 1, 0) from events
@@ -188,6 +193,7 @@ select sum(f), sum(d) from events where f < 1e30D and f > -1e30D and d < 100 and
 select sum(distinct k), sum(distinct p), avg(distinct k) from events
 select avg(i), avg(k), avg(m), avg(x), avg(p), avg(q), mean(k), avg(f) from events where f < 100 and f > -100
 select avg(w), sum(w) from events where id < 2
+select avg(l), avg(distinct l), avg(m), avg(distinct m) from events where l between -9007199254740992 and 9007199254740992
 select min(i), max(i), min(s), max(s), min(d), max(d), min(f), max(f), min(p), max(q), min(dt), max(ts), min(b), max(b), min(bin), max(tn) from events
 select stddev(x), std(x), stddev_samp(k), stddev_pop(x), variance(x), var_samp(p), var_pop(k) from events
 select stddev(x), variance(x) from events where id = 1
@@ -390,6 +396,8 @@ select id, bool_or(b) over (partition by c), count_if(b) over (order by id) from
 """
 
 RAISING = """
+select -lim from events
+select abs(lim) from events
 select i + 1 from events
 select l * 2 from events
 select i * i from events

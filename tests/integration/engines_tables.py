@@ -77,6 +77,9 @@ EVENTS = _schema(
         ("mp", MapType(112, StringType(), 113, IntegerType(), value_required=False)),
         ("u", UUIDType()),
         ("lines", ListType(114, _LINE, element_required=False)),
+        ("zero", DoubleType()),
+        ("frac", DecimalType(5, 5)),
+        ("lim", DecimalType(38, 10)),
     ]
 )
 PEOPLE = _schema(
@@ -102,6 +105,10 @@ _PLAIN = [1.0, 2.5, -3.75, 10.125, None, 0.0, 2.675, 1.005, -1234.565, 99.995]
 _PRICES = ["0.00", "1.00", "-1.00", "19.99", "99999999.99", "-99999999.99", None, "0.01", "2.50", "3.33"]
 _AMOUNTS = ["0.0000", "1.2345", "-1.2345", "9999999999999999.9999", None, "0.0001", "2.5000", "-0.0050", "123456.7890"]
 _WIDE = ["0.000000", "1.500000", "-99999999999999999999999999999999.999999", None, "12.345678"]
+_ZEROS = [0.0, 0.0, -0.0, 1.5, -0.0, None, NAN]
+_FRACTIONS = ["0.00000", "0.50000", "-0.50000", None, "0.99999", "-0.00001"]
+_LIMITS = ["9999999999999999999999999999.9999999999", "-9999999999999999999999999999.9999999999", "1.5000000000", None]
+_LIMITS += ["-1234567890123456789012345678.1234567891", "-0.0000000001"]
 _STRINGS = [
     "",
     "a",
@@ -196,6 +203,9 @@ def _event(row: int) -> dict[str, Any]:
         "mp": pick(_MAPS),
         "u": None if row % 6 == 5 else uuid.UUID(int=row * 0x1234567890ABCDEF1234567).bytes,
         "lines": pick(_LINES),
+        "zero": pick(_ZEROS),
+        "frac": _number(pick(_FRACTIONS)),
+        "lim": _number(pick(_LIMITS)),
     }
 
 

@@ -585,7 +585,7 @@ def bad_settings(lake: Path) -> None:
     [
         (broken_entry, "log entries", "do not match their checksum"),
         (missing_entry, "offsets of orders", "not dense"),
-        (log_behind_table, "offsets of orders", "the log ends at 4, the table at 1000"),
+        (log_behind_table, "log entries", 'log of topic "orders" is older than its table'),
         (torn_state, "log", "state.db"),
         (no_metadata, "topics.orders", "cannot be read"),
         (no_catalog, "catalog", "catalog.db is missing"),
@@ -606,12 +606,14 @@ def test_doctor_finds_what_is_broken(lake: Path, harm: Callable[[Path], None], c
     assert found[check]["action"]
 
 
+@pytest.mark.leaves_damage
 def test_doctor_notices_that_a_lake_was_moved(lake: Path) -> None:
     moved = lake.rename(lake.parent / "elsewhere")
     code, found = checks(moved)
     assert code == 1
-    assert "the lake was moved" in found["tables"]["message"]
-    assert str(lake) in found["tables"]["action"]
+    assert "was moved" in found["location"]["message"]
+    assert str(lake) in found["location"]["message"]
+    assert f"headwater -C {moved} relocate" in found["location"]["action"]
 
 
 def test_doctor_without_a_lake_looks_at_the_machine(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def rows(lake: Lake, name: str) -> list[dict[str, Any]]:
 
 def compact(lake: Lake, name: str, *, full: bool = False, asked: bool = True, **more: Any) -> Compacted:
     plan = plan_compaction(lake.topics.load(name), ManifestCache(), now=time.time(), full=full, asked=asked)
-    return run_compaction(lake.topics, plan, lambda: lake.spark, **more)
+    return run_compaction(lake.topics, plan, lambda: lake.spark, ManifestCache(), **more)
 
 
 def scattered(count: int, parts: int) -> list[range]:

@@ -152,6 +152,15 @@ GUARDED = [
     "select upper(s) from events",
     "select lower(s) from events",
     "select cast(cast(l as decimal(30,0)) as double) as x from events",
+    "select cast(date_add(dt, 3000000) as string) as x from events",
+    "select concat('at ', date_sub(dt, 800000)) as x from events where dt < date'2000-01-01'",
+    "select avg(l) from events",
+    "select avg(distinct l) from events",
+    "select c, avg(l) over (partition by c) as x from events",
+    "select -lim as x from events where id % 6 = 4",
+    "select abs(lim) as x from events where id % 6 = 4",
+    "select least(d, zero), greatest(d, zero) from events",
+    "select least(zero, 0.0D), greatest(-0.0D, zero, d) from events",
 ]
 
 

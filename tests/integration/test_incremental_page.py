@@ -11,7 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.reference_incremental import RECOMPUTED, REFUSED, always
+from tools.incremental_share import OTHER_MEANING, forms, measure
+from tools.reference_incremental import RECOMPUTED, REFUSED, SHARE, always
 
 from headwater.engine import Lake
 from headwater.errors import HeadwaterError
@@ -37,6 +38,12 @@ def lake(spark: Any, spark_lake: Path) -> Iterator[Lake]:
     for name in TOPICS:
         opened.sql(f"DROP TOPIC {name}")
     opened.close()
+
+
+def test_forms_that_are_read_in_their_meaning(lake: Lake) -> None:
+    cases = measure(lake.spark, forms())
+    assert {case.text for case in cases if case.reason is not None} == set(OTHER_MEANING)
+    assert (len(cases) - len(OTHER_MEANING), len(cases)) == SHARE["forms"]
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -72,7 +79,10 @@ def test_a_misspelt_source_is_told_what_was_meant(lake: Lake) -> None:
 def test_a_state_is_explained_by_its_columns(lake: Lake) -> None:
     query = "SELECT g, sum(v) AS s, count(DISTINCT s) AS d FROM t GROUP BY g"
     lines = [row["plan"] for row in lake.sql(f"EXPLAIN CREATE MATERIALIZED VIEW v AS {query}").rows()]
+    halves = "__a0_h * 4294967296 + __a0_l"
+    wide = "CAST(CAST(__a0_h AS DECIMAL(20,0)) * 4294967296 + __a0_l AS BIGINT)"
+    sums = f"CASE WHEN __a0_h BETWEEN -1073741824 AND 1073741823 THEN {halves} ELSE {wide} END"
     assert [line for line in lines if line.startswith("state of")] == [
-        "state of CAST(CASE WHEN __a0_n > 0 THEN __a0_s END AS bigint): __a0_s, __a0_n; rows can be taken back",
+        f"state of CASE WHEN __a0_n > 0 THEN {sums} END: __a0_h, __a0_l, __a0_n; rows can be taken back",
         "state of COUNT(CASE WHEN __d1_0 IS NOT NULL THEN 1 END): __d1_0; rows can be taken back",
     ]

@@ -16,6 +16,7 @@ import fastavro
 import pytest
 from confluent_kafka import Producer
 
+from headwater.connections import KafkaConnection
 from headwater.engine import Lake
 from headwater.errors import HeadwaterError, InvalidOption, NotFound, RecordsRejected, TopicNotFound, Unavailable
 from headwater.sources.kafka import KafkaConnector, check_connector
@@ -39,6 +40,7 @@ class World:
         self.path = path
         self.name = f"messages-{next(_NUMBERS)}"
         self.lake = Lake.init(path)
+        self.connections = {"local": KafkaConnection(type="kafka", bootstrap_servers=kafka.bootstrap)}
         self._producer = self._new_producer()
         self._connectors: list[KafkaConnector] = []
 
@@ -47,12 +49,17 @@ class World:
         self.kafka.create_topic(self.name, partitions)
 
     def stream(self, *pairs: tuple[str, str], **options: Any) -> StreamDefinition:
-        options = {"bootstrap_servers": self.kafka.bootstrap, "kafka_topic": self.name, **options}
+        options = {"connection": "local", "kafka_topic": self.name, **options}
         return StreamDefinition("t", None, StreamOptions(connector="kafka", kafka_options=pairs, **options))
 
     def connector(self, *pairs: tuple[str, str], **options: Any) -> KafkaConnector:
         made = KafkaConnector(
-            self.stream(*pairs, **options), self.lake.topics, self.lake.log, self.lake._intake.store, limits=QUICK
+            self.stream(*pairs, **options),
+            self.lake.topics,
+            self.lake.log,
+            self.lake._intake.store,
+            self.connections,
+            limits=QUICK,
         )
         self._connectors.append(made)
         return made
@@ -114,6 +121,21 @@ def until(connector: KafkaConnector, true: Callable[[], bool], timeout: float = 
 
 def drain(connector: KafkaConnector, messages: int) -> None:
     until(connector, lambda: connector.status().messages >= messages and connector.status().lag == 0)
+
+
+def test_many_messages_for_a_wide_topic_are_stored_in_portions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.sources.kafka_decode.rows_at_once", lambda _: 3)
+    world.topics("n BIGINT NOT NULL")
+    world.numbers(*range(8))
+    world.send(b"no number")
+    world.numbers(9)
+    drain(world.connector(), 10)
+    assert world.rows() == [0, 1, 2, 3, 4, 5, 6, 7, 9]
+    assert [origin for *_, origin in world.dead()] == ["0@8"]
+    again = world.connector()
+    world.numbers(10)
+    drain(again, 1)
+    assert world.rows()[-2:] == [9, 10]
 
 
 # -- formats ----------------------------------------------------------------------------------------------------
@@ -350,7 +372,9 @@ def test_a_full_log_is_waited_for(world: World) -> None:
     world.lake = Lake.open(world.path, max_tail_bytes=1024**2)
     stream = world.stream(format="raw", offset_field="n")
     few = Limits(rows=100, idle=0.1, linger=0.01)
-    connector = KafkaConnector(stream, world.lake.topics, world.lake.log, world.lake._intake.store, limits=few)
+    connector = KafkaConnector(
+        stream, world.lake.topics, world.lake.log, world.lake._intake.store, world.connections, limits=few
+    )
     stop = threading.Event()
     thread = threading.Thread(target=connector.run, args=(stop,))
     thread.start()
@@ -376,14 +400,15 @@ def test_mistakes_are_told_before_anything_is_read(world: World) -> None:
     topic = world.lake.topics.load("t")
     wrong: list[tuple[StreamDefinition, type[HeadwaterError]]] = [
         (world.stream(("no.such", "1")), InvalidOption),
+        (world.stream(("fetch.min.bytes", "many")), InvalidOption),
         (world.stream(key_field="n"), InvalidOption),
         (world.stream(format="raw"), InvalidOption),
         (world.stream(format="avro", avro_schema="{"), InvalidOption),
     ]
     for stream, error in wrong:
         with pytest.raises(error, match='stream "t"'):
-            check_connector(stream, topic)
-    check_connector(world.stream(), topic)
+            check_connector(stream, topic, world.connections)
+    check_connector(world.stream(), topic, world.connections)
 
 
 def test_a_kafka_topic_that_may_not_be_read(world: World) -> None:

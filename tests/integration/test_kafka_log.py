@@ -20,7 +20,8 @@ NAMES = ("logged", "logged__dead", "large", "embedded")
 
 @pytest.fixture
 def settings(kafka: Any) -> dict[str, Any]:
-    return {"kafka_bootstrap_servers": kafka.bootstrap, "kafka_options": {"compression.type": "lz4"}}
+    brokers = {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "options": {"compression.type": "lz4"}}
+    return {"connections": {"local": brokers}, "kafka_connection": "local"}
 
 
 @pytest.fixture
@@ -43,10 +44,11 @@ def opened_again(spark: Any, folder: Path, settings: dict[str, Any]) -> Lake:
 
 
 def held(lake: Lake, name: str) -> tuple[int, int, int]:
-    """Records of the topic that each log holds: SQLite's, Kafka's; and how far the table is."""
+    """How many topics of that id SQLite's log has, how many records Kafka's holds, and how far the table is."""
     topic = lake.topics.load(name)
     stats = lake.log.kafka.stats(log_topic(topic))
-    return lake.log.sqlite.stats(log_topic(topic)).entries, stats.end - stats.start, topic.committed
+    embedded = [each for each in lake.log.sqlite.waiting() if each.id == topic.id]
+    return len(embedded), stats.end - stats.start, topic.committed
 
 
 def test_from_the_first_record_to_the_view(lake: Lake, spark: Any, spark_lake: Path, settings: dict[str, Any]) -> None:
@@ -125,6 +127,6 @@ def test_what_cannot_be_had_is_said(lake: Lake, spark_lake: Path) -> None:
     with Lake.open(spark_lake) as unset:
         assert unset.sql("SELECT count(*) AS c FROM embedded").rows() == [{"c": 0}]
         for statement in ("SELECT * FROM logged", "CREATE TOPIC other (id BIGINT) WITH (log = 'kafka')"):
-            with pytest.raises(InvalidSetting, match='setting "kafka_bootstrap_servers" is not set'):
+            with pytest.raises(InvalidSetting, match='setting "kafka_connection" is not set'):
                 unset.sql(statement)
         assert "other" not in unset.topics.names()

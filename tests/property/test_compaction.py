@@ -171,7 +171,7 @@ def compact(lake: Lake, name: str, how: str, memory: int) -> None:
     now = time.time() + (10_000 if how == "cold" else 0)
     wish = {"full": how == "full", "asked": how == "asked"}
     plan = plan_compaction(topic, ManifestCache(), now=now, **wish)
-    done = run_compaction(lake.topics, plan, lambda: None, memory=memory)  # type: ignore[arg-type, return-value]
+    done = run_compaction(lake.topics, plan, lambda: None, ManifestCache(), memory=memory)  # type: ignore[arg-type, return-value]
     after = lake.topics.load(name)
     assert (done.damaged, done.stale, done.cancelled) == ((), 0, False)
     assert done.groups >= len(plan.groups)

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
@@ -35,7 +36,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from headwater.storage.decode import Decoded, RecordDecoder, csv_blocks, ndjson_blocks
+from headwater.errors import RecordsRejected
+from headwater.storage.decode import Decoded, RecordDecoder, csv_blocks, json_records, ndjson_blocks
 from headwater.storage.decode.ndjson import check_ndjson, decode_ndjson
 from headwater.storage.decode.sift import Sieve
 from headwater.storage.schemas import arrow_schema
@@ -175,13 +177,13 @@ def line(row: dict[str, Any], schema: Schema) -> bytes:
 
 def checked(decoder: RecordDecoder, body: bytes) -> Decoded:
     """The body by Python alone."""
-    return check_ndjson(decoder._records, body, Sieve(decoder.arrow_schema, None))
+    return check_ndjson(decoder._records, body, Sieve(decoder.arrow_schema, None, 1))
 
 
 def by_arrow(decoder: RecordDecoder, body: bytes, limit: int | None = None) -> Decoded:
     """The body by Arrow's reader, however small it is."""
     assert decoder._ndjson is not None
-    return decode_ndjson(decoder._ndjson, body, Sieve(decoder.arrow_schema, limit), small=0)
+    return decode_ndjson(decoder._ndjson, body, Sieve(decoder.arrow_schema, limit, 1), small=0)
 
 
 def outcome(decoded: Decoded) -> object:
@@ -450,6 +452,56 @@ def test_ndjson_blocks_lose_nothing(chunks: list[bytes], target: int) -> None:
     blocks = list(ndjson_blocks(chunks, target, 10_000))
     assert b"".join(blocks) == b"".join(chunks)
     assert all(block.endswith(b"\n") for block in blocks[:-1])
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([0.5, -1e99])
+    | st.text('ab"\\[]{},:\n\r\té€😀', max_size=6),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('a"\\{}', max_size=2), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@CASES
+@given(
+    st.lists(st.dictionaries(st.text("ab", max_size=2), JSON_VALUES, max_size=4) | JSON_VALUES, max_size=5),
+    st.sampled_from([None, 0, 1]),
+    st.booleans(),
+    st.none() | st.tuples(st.integers(0, 400), st.sampled_from(b'"\\[]{},: \n\x01\xff1e-')),
+    st.integers(1, 40),
+    st.sampled_from([1, 7, 64 * 1024]),
+)
+def test_a_json_array_is_cut_into_its_records(
+    records: list[Any], indent: int | None, ascii: bool, damage: tuple[int, int] | None, piece: int, window: int
+) -> None:
+    """Whatever the pieces and however long a record may be; and a body that is not JSON never becomes one that is."""
+    body = json.dumps(records, indent=indent, ensure_ascii=ascii).encode()
+    if damage is not None:
+        place = damage[0] % len(body)
+        body = body[:place] + bytes([damage[1]]) + body[place + 1 :]
+    try:
+        expected = json.loads(body)
+    except ValueError:
+        expected = None
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_records, "WINDOW", window)
+        try:
+            pieces = [body[at : at + piece] for at in range(0, len(body), piece)]
+            lines = list(json_records.json_records(pieces, 10_000))
+        except RecordsRejected:
+            # A long element that is no object or array is refused at once, and so is what is not an array at all.
+            assert expected is None or window < 64 * 1024 or not isinstance(expected, list | dict)
+            return
+    assert not any("\n" in line or "\r" in line for line in lines)
+    try:
+        found = [json.loads(line) for line in lines]
+    except ValueError:
+        assert expected is None, "what is wrong inside a long record, the decoder says"
+        return
+    assert found == (expected if isinstance(expected, list) else [expected])
 
 
 def csv_cell(text: str | None) -> str:

@@ -8,7 +8,7 @@ import math
 import operator
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -39,11 +39,13 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
+    BinaryType,
     BooleanType,
     DateType,
     DecimalType,
     DoubleType,
     FixedType,
+    FloatType,
     IntegerType,
     LongType,
     NestedField,
@@ -79,24 +81,38 @@ SCHEMA = Schema(
     NestedField(10, "u", UUIDType()),
     NestedField(11, "x", FixedType(2)),
     NestedField(12, "place", StructType(NestedField(13, "city", StringType()))),
+    NestedField(14, "g", FloatType()),
+    NestedField(15, "w", DecimalType(38, 10)),
+    NestedField(16, "raw", BinaryType()),
 )
 EPOCH = dt.datetime(1970, 1, 1)
-HOURS = st.integers(-72, 72).map(lambda hours: EPOCH + dt.timedelta(hours=hours, microseconds=hours % 3))
-# Small domains, so that filters hit; long strings, whose bounds are cut; the characters around the cut; the epoch.
+HOURS = st.integers(-72, 72).map(lambda hours: EPOCH + dt.timedelta(hours=hours, microseconds=hours % 3)) | (
+    st.sampled_from([dt.datetime.min, dt.datetime.max])
+)
+FLOATS = st.sampled_from([-1.5, -0.0, 0.0, 2.25, math.inf, -math.inf, math.nan, math.nan, math.nan])
+LAST_BEFORE_SURROGATES, LAST = "\ud7ff", "\U0010ffff"
+ODD_STRINGS = ["z" * 15 + LAST_BEFORE_SURROGATES + "z", LAST_BEFORE_SURROGATES * 17, "\ue000" * 17]
+ODD_STRINGS += [LAST * 16, LAST * 17, "z" + LAST * 20]
+# Small domains, so that filters hit; long strings, whose bounds are cut; the characters around the cut; the epoch; the
+# first and the last value of a type.
 VALUES: Mapping[str, st.SearchStrategy[Any]] = {
     "i": st.integers(-12, 12) | st.sampled_from([-(2**31), 2**31 - 1]),
     "n": st.integers(-12, 12) | st.sampled_from([-(2**63), 2**63 - 1]),
-    "f": st.sampled_from([-1.5, -0.0, 0.0, 2.25, math.inf, -math.inf, math.nan]),
+    "f": FLOATS,
+    "g": FLOATS,
     "d": st.integers(-500, 500).map(lambda cents: Decimal(cents).scaleb(-2)),
-    "day": st.integers(-40, 40).map(lambda days: EPOCH.date() + dt.timedelta(days=days)),
+    "w": st.sampled_from([-(10**38) + 1, -1, 0, 15 * 10**9, 10**38 - 1]).map(
+        lambda units: Context(prec=38).scaleb(Decimal(units), -10)
+    ),
+    "day": st.integers(-40, 40).map(lambda days: EPOCH.date() + dt.timedelta(days=days))
+    | st.sampled_from([dt.date.min, dt.date.max]),
     "at": HOURS.map(lambda when: when.replace(tzinfo=dt.UTC)),
     "local": HOURS,
-    "s": st.sampled_from(
-        ["", "a", "ab", "abc", "b", "ä", "日本語", "a" * 16, "a" * 17, "a" * 40, "\U0010ffff" * 17, "z"]
-    ),
+    "s": st.sampled_from(["", "a", "ab", "abc", "b", "ä", "日本語", "a" * 16, "a" * 17, "a" * 40, "z", *ODD_STRINGS]),
     "b": st.booleans(),
     "u": st.integers(0, 3).map(lambda n: uuid.UUID(int=n << 120 | n)),
     "x": st.sampled_from([b"\x00\x00", b"\x7f\x80", b"\xff\xff"]),
+    "raw": st.sampled_from([b"", b"\x00", b"a" * 17, b"a" * 16 + b"\xff", b"\x7f" + b"\xff" * 20, b"\xff" * 17]),
     "place.city": st.sampled_from(["", "oslo", "rome" * 8, "ru"]),
 }
 TRANSFORMS = st.one_of(
@@ -136,7 +152,7 @@ def leaves(draw: st.DrawFn) -> tuple[BooleanExpression, Callable[[Row], bool | N
     """A condition on one column, and what it says of a row: True, False, or None for unknown."""
     name = draw(st.sampled_from(list(VALUES)))
     value = VALUES[name].filter(lambda each: not _is_nan(each))
-    kinds = ["compare", "compare", "in", "null"] + ["nan"] * (name == "f") + ["prefix"] * (name in ("s", "place.city"))
+    kinds = ["compare", "compare", "in", "null"] + ["nan"] * (name in "fg") + ["prefix"] * (name in ("s", "place.city"))
     match draw(st.sampled_from(kinds)):
         case "compare":
             kind, wanted = draw(st.sampled_from(list(COMPARISONS))), draw(value)
@@ -285,6 +301,52 @@ def test_no_file_with_a_matching_row_is_dropped(
         for path, inside in files.items():
             assert path in kept or not any(matches(row) is True for row in inside), (str(row_filter), path)
         assert_counts_add_up(scan, len(files))
+    topics.drop(topic.name)
+
+
+EVERY_TRANSFORM = [("identity", None), ("year", None), ("month", None), ("day", None), ("hour", None)]
+EVERY_TRANSFORM += [("bucket", 3), ("truncate", 1), ("truncate", 10)]
+EDGES: Mapping[str, tuple[Any, ...]] = {
+    "i": (-(2**31), -1, 0, 2**31 - 1),
+    "n": (-(2**63), -1, 0, 2**63 - 1),
+    "d": (Decimal("-9999999.99"), Decimal("-0.01"), Decimal("0.00"), Decimal("9999999.99")),
+    "w": tuple(Context(prec=38).scaleb(Decimal(units), -10) for units in (-(10**38) + 1, -1, 0, 10**38 - 1)),
+    "day": (dt.date.min, dt.date(1969, 12, 31), dt.date(1970, 1, 1), dt.date.max),
+    "at": tuple(each.replace(tzinfo=dt.UTC) for each in (dt.datetime.min, EPOCH, dt.datetime.max)),
+    "local": (dt.datetime.min, EPOCH - dt.timedelta(microseconds=1), EPOCH, dt.datetime.max),
+    "s": ("", "\x00", LAST_BEFORE_SURROGATES * 17, LAST * 17),
+    "b": (False, True),
+    "u": (uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)),
+    "x": (b"\x00\x00", b"\xff\xff"),
+    "raw": (b"", b"\x00", b"\xff" * 17),
+}
+
+
+@pytest.mark.parametrize(("transform", "width"), EVERY_TRANSFORM)
+def test_conditions_at_the_edges_of_every_type_keep_their_rows(
+    topics: Topics, transform: Any, width: int | None
+) -> None:
+    rows = [
+        dict.fromkeys(VALUES) | {name: values[at] for name, values in EDGES.items() if at < len(values)}
+        for at in range(max(map(len, EDGES.values())))
+    ]
+    parts: tuple[Partition, ...] = ()
+    for name in EDGES:
+        try:
+            parts = check_partitioning(SCHEMA, (*parts, Partition(transform, name, width)))
+        except InvalidSchema:
+            continue  # not every transform takes every column
+    assert parts
+    topic, cache = table_of(topics, parts, [[row] for row in rows]), ManifestCache()
+    files = files_of(topic, rows)
+    for name, values in EDGES.items():
+        for kind, value in itertools.product(COMPARISONS, values):
+            kept = {
+                file.file_path for file in plan_scan(topic.table, topic.snapshot_id, kind(name, value), cache).files
+            }
+            for path, inside in files.items():
+                matches = any(row[name] is not None and COMPARISONS[kind](row[name], value) for row in inside)
+                assert path in kept or not matches, (name, kind, value)
     topics.drop(topic.name)
 
 

@@ -194,10 +194,10 @@ def streams(draw: st.DrawFn) -> StreamDefinition:
     times = [each.name for each in topic.schema.fields if isinstance(each.field_type, TimestampType | TimestamptzType)]
     connector = {
         "connector": "kafka",
-        "bootstrap_servers": draw(st.sampled_from(["k:1", "a.b-c:9092, [::1]:65535"])),
+        "connection": draw(st.sampled_from(["orders", "A-b_1", "a.b-c:9092, [::1]:65535"])),
         "kafka_topic": draw(st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True)),
         "kafka_start": draw(st.sampled_from(["earliest", "latest"])),
-        "kafka_options": draw(st.sampled_from([(), (("client.id", "Ä=b"), ("sasl.password", "env:KAFKA_P_1"))])),
+        "kafka_options": draw(st.sampled_from([(), (("client.id", "Ä=b"), ("linger.ms", "5"))])),
         **draw(st.sampled_from([{}, {"format": "avro", "avro_schema": '["null", "it\'s"]'}, {"format": "csv"}])),
         **{each.name: each.name for each in fields},
     }

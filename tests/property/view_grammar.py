@@ -1,30 +1,56 @@
 """Random schemas, rows and queries for views on Spark: everything follows from one random generator.
 
 Queries are made over relations, which are topics or views alike, so that views stand on views of any shape. Answers are
-determined by the rows alone: nothing is ordered by what may tie, and overflow and division are out of reach.
+determined by the rows alone: nothing is ordered by what may tie, and overflow and division are out of reach. The keys
+of the two topics are of one family, but not always of one type, so that joins compare a number with a text, or a day
+with a moment.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 TYPES: dict[str, Callable[[random.Random], Any]] = {
     "INT": lambda r: r.randrange(-2, 4),
     "BIGINT": lambda r: r.choice([0, 1, 2, 3, 10**12]),
-    "DOUBLE": lambda r: r.choice([0.5, 1.25, -3.0, 0.0, -0.0, 1e6]),
+    "DOUBLE": lambda r: r.choice([0.5, 1.25, -3.0, 0.0, -0.0, 1e6, float("nan")]),
     "FLOAT": lambda r: r.choice([0.5, 2.0, -0.25]),
     "DECIMAL(9,2)": lambda r: r.choice(["0.10", "12.34", "-1.00", "7.50"]),
     "DECIMAL(20,4)": lambda r: r.choice(["1.0000", "99999999.1234", "-5.5000"]),
+    "DECIMAL(38,18)": lambda r: r.choice(["12345678901234567.123456789012345678", "-0.000000000000000001", "-7"]),
     "STRING": lambda r: r.choice(["a", "b", "B", "", "é"]),
     "BOOLEAN": lambda r: r.random() < 0.5,
-    "DATE": lambda r: f"2026-01-0{r.randint(1, 4)}",
-    "TIMESTAMP": lambda r: f"2026-01-0{r.randint(1, 3)}T0{r.randint(0, 2)}:30:00Z",
+    "DATE": lambda r: r.choice([*(f"2026-01-0{day}" for day in range(1, 5)), "1969-12-31", "0001-01-01", "9999-12-31"]),
+    "TIMESTAMP": lambda r: r.choice(
+        [
+            *(f"2026-01-0{day}T0{day}:30:00Z" for day in range(1, 4)),
+            "1969-12-31T23:59:59.999999Z",
+            "9999-12-30T00:00:00Z",
+        ]
+    ),
     "TIMESTAMP_NTZ": lambda r: f"2026-01-0{r.randint(1, 3)}T0{r.randint(0, 2)}:15:00.000001",
     "BINARY": lambda r: r.choice(["AA==", "/w=="]),
+    "MAP<STRING, INT>": lambda r: r.choice([{}, {"a": 1}, {"a": None}, {"b": 2, "a": None}]),
 }
+FAMILIES: dict[str, dict[str, Callable[[random.Random], Any]]] = {
+    "number": {
+        "INT": lambda r: r.randrange(4),
+        "BIGINT": lambda r: r.choice([0, 1, 2, 3, 2**53 + 1]),
+        "DECIMAL(9,2)": lambda r: r.choice(["0.00", "1.00", "2.00", "2.50"]),
+        "DOUBLE": lambda r: r.choice([0.0, -0.0, 1.0, 2.5, 2.0**53]),
+        "STRING": lambda r: r.choice(["0", "1", "01", " 2", "3"]),
+    },
+    "day": {
+        "DATE": lambda r: f"2026-01-0{r.randint(1, 4)}",
+        "TIMESTAMP": lambda r: f"2026-01-0{r.randint(1, 4)}T{r.choice(['00', '00', '12'])}:00:00Z",
+        "TIMESTAMP_NTZ": lambda r: f"2026-01-0{r.randint(1, 4)}T{r.choice(['00', '00', '12'])}:00:00",
+        "STRING": lambda r: f"2026-01-0{r.randint(1, 4)}",
+    },
+}
+"""Values of keys by their types, which Spark compares with each other; every text can be cast to the others."""
 _LITERALS = {
     "string": "'a'",
     "date": "DATE '2026-01-02'",
@@ -39,6 +65,7 @@ class Column:
     name: str
     type: str  # as Spark writes it
     required: bool = False
+    family: str = ""  # of a key
 
     @property
     def number(self) -> bool:
@@ -51,7 +78,12 @@ class Column:
     @property
     def plain(self) -> bool:
         """Whether it may be grouped, compared and counted; a sum of floats may differ in its last digit."""
-        return not self.type.startswith("array") and not self.float
+        return not self.type.startswith(("array", "map")) and not self.float
+
+    @property
+    def wide(self) -> bool:
+        """Whether its average may have more digits than a decimal holds."""
+        return self.type.startswith("decimal(38")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +98,9 @@ class Relation:
         return choose.choice(found) if found else None
 
 
-def topic(choose: random.Random, name: str, key: str) -> Relation:
+def topic(choose: random.Random, name: str, key: str, family: str) -> Relation:
     """A topic with an id, a key to join by and some columns of random types."""
-    columns = [Column("id", "BIGINT", True), Column("k", key, choose.random() < 0.3)]
+    columns = [Column("id", "BIGINT", True), Column("k", key, choose.random() < 0.3, family)]
     for number in range(choose.randint(3, 6)):
         columns.append(Column(f"c{number}", choose.choice(list(TYPES)), choose.random() < 0.2))
     return Relation(name, tuple(columns))
@@ -79,20 +111,23 @@ def row(choose: random.Random, relation: Relation, number: int) -> dict[str, Any
     made: dict[str, Any] = {}
     for column in relation.columns:
         null = not column.required and choose.random() < 0.15
-        made[column.name] = number if column.name == "id" else None if null else TYPES[column.type](choose)
+        values = FAMILIES[column.family] if column.family else TYPES
+        made[column.name] = number if column.name == "id" else None if null else values[column.type](choose)
     return made
 
 
 def as_spark(relation: Relation) -> Relation:
     """The topic's columns with Spark's names of types."""
-    return Relation(relation.name, tuple(Column(c.name, c.type.lower(), c.required) for c in relation.columns))
+    return Relation(relation.name, tuple(replace(c, type=c.type.lower()) for c in relation.columns))
 
 
 def condition(choose: random.Random, relation: Relation, alias: str) -> str:
-    column = relation.some(choose, lambda c: c.plain)
+    column = relation.some(choose, lambda c: c.plain or c.type == "double")
     if column is None:
         return "TRUE"
     name = f"{alias}.{column.name}"
+    if column.float:
+        return choose.choice([f"{name} > 0.5D", f"{name} >= -0.0D", f"{name} < 1D", f"{name} = 0D"])
     if choose.random() < 0.2:
         return f"{name} IS {choose.choice(['', 'NOT '])}NULL"
     if column.type == "boolean":
@@ -140,7 +175,8 @@ def aggregate(choose: random.Random, relation: Relation, alias: str) -> str:
         found += [f"BOOL_AND({name})", f"BOOL_OR({name})"]
     if (summed := relation.some(choose, lambda c: c.number)) is not None:
         number = f"{alias}.{summed.name}"
-        found += [f"{call}({number})" for call in ("SUM", "SUM", "AVG", "AVG", "STDDEV", "VAR_POP", "MEDIAN")]
+        found += [f"{call}({number})" for call in ("SUM", "SUM", "STDDEV", "VAR_POP", "MEDIAN")]
+        found += [] if summed.wide else [f"AVG({number})"] * 2
         if not summed.float:
             found += [f"SUM(DISTINCT {number})", f"SUM({number}) FILTER (WHERE {condition(choose, relation, alias)})"]
     return choose.choice(found)
@@ -167,13 +203,16 @@ def query(choose: random.Random, relations: Sequence[Relation]) -> str:
     if len(keyed) > 1 and choose.random() < 0.55:
         left, right = choose.sample(keyed, 2)
         return choose.choice([_joined, _joined, _tested, _joined_groups])(choose, left, right)
-    return choose.choice([_filtered, _distinct, _grouped, _grouped, _union, _ranked, _grouped_twice, _above_average])(
-        choose, one
-    )
+    shapes = [_filtered, _distinct, _grouped, _grouped, _union, _ranked, _grouped_twice, _above_average, _top]
+    return choose.choice(shapes)(choose, one)
 
 
-def _items(choose: random.Random, relation: Relation, alias: str, most: int, prefix: str = "e") -> str:
-    taken = choose.sample(relation.columns, min(len(relation.columns), choose.randint(1, most)))
+def _items(
+    choose: random.Random, relation: Relation, alias: str, most: int, prefix: str = "e", *, maps: bool = True
+) -> str:
+    """Some columns of a relation, under names of their own."""
+    every = [column for column in relation.columns if maps or not column.type.startswith("map")]
+    taken = choose.sample(every, min(len(every), choose.randint(1, most)))
     return ", ".join(f"{expression(choose, c, alias)} AS {prefix}{n}" for n, c in enumerate(taken))
 
 
@@ -183,7 +222,7 @@ def _filtered(choose: random.Random, one: Relation) -> str:
 
 
 def _distinct(choose: random.Random, one: Relation) -> str:
-    return f"SELECT DISTINCT {_items(choose, one, 'q', 2)} FROM {one.name} q{where(choose, one, 'q')}"
+    return f"SELECT DISTINCT {_items(choose, one, 'q', 2, maps=False)} FROM {one.name} q{where(choose, one, 'q')}"
 
 
 def _grouped(choose: random.Random, one: Relation) -> str:
@@ -200,7 +239,7 @@ def _grouped_twice(choose: random.Random, one: Relation) -> str:
 
 
 def _union(choose: random.Random, one: Relation) -> str:
-    items = _items(choose, one, "q", 2)
+    items = _items(choose, one, "q", 2, maps=False)
     word = choose.choice(["UNION ALL", "UNION ALL", "UNION"])
     first, second = (f"SELECT {items} FROM {one.name} q{where(choose, one, 'q', 0.9)}" for _ in range(2))
     return f"{first} {word} {second}"
@@ -217,8 +256,20 @@ def _ranked(choose: random.Random, one: Relation) -> str:
     return f"SELECT * FROM ({inner}) w{best if choose.random() < 0.5 else ''}"
 
 
+def _top(choose: random.Random, one: Relation) -> str:
+    """The first rows by an expression over names that mean an output column, and a column of the source."""
+    if (by := one.some(choose, lambda c: c.type in ("int", "bigint") and c.name not in ("id", "k"))) is None or not any(
+        column.name == "id" for column in one.columns
+    ):
+        return _filtered(choose, one)
+    shown = f"q.id, -q.{by.name} AS {by.name}"
+    order = f"{by.name} + {choose.choice(['0', 'id', f'q.{by.name}'])} {choose.choice(['', 'DESC'])}, id"
+    return f"SELECT {shown} FROM {one.name} q ORDER BY {order} LIMIT {choose.randint(2, 5)}"
+
+
 def _above_average(choose: random.Random, one: Relation) -> str:
-    by, value = one.some(choose, lambda c: c.plain), one.some(choose, lambda c: c.number and not c.float)
+    by = one.some(choose, lambda c: c.plain)
+    value = one.some(choose, lambda c: c.number and not c.float and not c.wide)
     if by is None or value is None:
         return _filtered(choose, one)
     inner = f"SELECT {choose.choice(['AVG', 'MAX', 'SUM'])}(i.{value.name}) FROM {one.name} i"

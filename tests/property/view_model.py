@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import date, datetime
 from typing import Any
 
 import duckdb
@@ -18,6 +19,7 @@ from sqlglot import exp
 
 from headwater.catalog.view_layout import Layout
 from headwater.views.analyse import analyse, open_tables
+from headwater.views.casts import column_type, compared_pairs, comparison_type, with_casts
 from headwater.views.change import (
     VIEW,
     AppendDelta,
@@ -33,7 +35,8 @@ from headwater.views.change import (
 from headwater.views.deltas import Clock, Differ
 from headwater.views.fold import compacted, read_sql
 from headwater.views.layout import plan_layout
-from headwater.views.relation import Aggregate, Window, walk
+from headwater.views.relation import Aggregate, Inner, Join, Relation, Union, Window, children, walk
+from headwater.views.relation import columns as columns_of
 
 TABLES = {
     "t": (
@@ -44,12 +47,14 @@ TABLES = {
         ("d", "DECIMAL(10,2)"),
         ("f", "DOUBLE"),
         ("s", "VARCHAR"),
+        ("num", "VARCHAR"),
+        ("day", "DATE"),
     ),
-    "u": (("k", "BIGINT"), ("name", "VARCHAR"), ("x", "BIGINT")),
+    "u": (("k", "BIGINT"), ("name", "VARCHAR"), ("x", "BIGINT"), ("since", "TIMESTAMP")),
     "w": (("k", "BIGINT"), ("y", "BIGINT")),
 }
 _SPARK = {"BIGINT": "bigint", "DOUBLE": "double", "VARCHAR": "string", "INTEGER": "int", "HUGEINT": "bigint"}
-_SPARK |= {"BOOLEAN": "boolean", "TINYINT": "tinyint"}
+_SPARK |= {"BOOLEAN": "boolean", "TINYINT": "tinyint", "TIMESTAMP": "timestamp_ntz"}
 
 
 def duck(sql: str) -> str:
@@ -74,7 +79,8 @@ class ViewModel:
                 self.db.execute(f"CREATE TABLE {name}__{version} ({listed}{extra})")
         opened = {name: [(column, False) for column, _ in columns] for name, columns in TABLES.items()}
         self.analysed = analyse(query, lambda required: open_tables(opened, required))
-        typed = self._types()
+        typed = self._types() | self._key_types()
+        self.analysed = with_casts(self.analysed, typed)
         outputs = self._describe(self._direct())
         layout = plan_layout(self.analysed, [name for name, _ in outputs], [of for _, of in outputs], typed)
         self.layout = Layout.from_json(layout.to_json())
@@ -181,8 +187,14 @@ class ViewModel:
                 made.append(choose.randrange(4))
             elif of == "DOUBLE":
                 made.append(choose.choice([0.5, 1.5, 2.25, -3.0]))
+            elif column == "num":  # numbers as text, some in two ways
+                made.append(choose.choice(["0", "1", "01", "2", "02", "3"]))
             elif of == "VARCHAR":
                 made.append(choose.choice("abc"))
+            elif of == "DATE":
+                made.append(date(2026, 1, choose.randint(1, 3)))
+            elif of == "TIMESTAMP":
+                made.append(datetime(2026, 1, choose.randint(1, 3), choose.choice([0, 0, 12])))
             else:
                 made.append(choose.randrange(400) / 100)
         return tuple(made)
@@ -217,6 +229,26 @@ class ViewModel:
                 if (argument := _argument(item.expr)) is not None:
                     of = self._describe(f"SELECT {argument.sql(dialect='spark')} AS a FROM ({child})")[0][1]
                     found["argument of " + text] = of
+        return found
+
+    def _key_types(self) -> dict[str, str]:
+        """The types of joined and united columns, and those in which Spark compares them."""
+        found: dict[str, str] = {}
+        differ = Differ({}, self._clock(self.moment))
+
+        def describe(node: Relation) -> None:
+            for name, (_, of) in zip(columns_of(node), self._describe(differ.content(node, "new")), strict=True):
+                found[column_type(name)] = of
+
+        for node in walk(self.analysed.root):
+            if isinstance(node, Inner | Join | Union):
+                for each in (node, *children(node)):
+                    describe(each)
+            for left, right in compared_pairs(node):
+                both = [found[column_type(name)] for name in (left, right)]
+                known = ("timestamp_ntz", "date", "double", "decimal(10,2)", "bigint")
+                common = next((of for of in known if of in both), both[0])
+                found[comparison_type((left, right))] = "decimal(22,2)" if common.startswith("decimal") else common
         return found
 
     def _describe(self, sql: str) -> list[tuple[str, str]]:

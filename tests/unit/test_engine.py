@@ -37,6 +37,7 @@ def test_settings_come_from_arguments_variables_and_the_file(tmp_path: Path, mon
         assert (lake.settings.port, lake.settings.query_max_rows, lake.settings.lease_ttl) == (1000, 6, 9)
 
 
+@pytest.mark.leaves_damage
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [

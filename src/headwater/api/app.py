@@ -23,7 +23,8 @@ from headwater.api import (
     topic_routes,
     view_routes,
 )
-from headwater.api.guard import Guard
+from headwater.api.guard import Guard, HostRule
+from headwater.api.request_limits import RequestLimits
 from headwater.api.state import State
 from headwater.engine import Lake
 
@@ -72,7 +73,11 @@ def create_app(lake: Lake, host: str | None = None, stopping: Callable[[], bool]
     )
     problems.install(app)
     app.add_middleware(problems.CatchAll)
-    app.add_middleware(Guard, bound=host or lake.settings.host)  # added last: outermost
+    app.add_middleware(
+        RequestLimits, max_bytes=lake.settings.max_request_bytes, body_seconds=lake.settings.body_timeout
+    )
+    # Added last, so it is the outermost.
+    app.add_middleware(Guard, hosts=HostRule.of(host or lake.settings.host, lake.settings.allowed_hosts))
     topical = (care_routes, parquet_routes, topic_routes, record_routes, row_routes, snapshot_routes, tail_routes)
     for module in (*topical, view_routes, stream_routes, query_routes, service_routes):
         app.include_router(module.router)

@@ -23,11 +23,11 @@ DRAIN_BYTES = 64 * 1024**2
 DRAIN_SECONDS = 5.0
 
 
-def too_large(limit: int) -> BodyTooLarge:
+def too_large(limit: int, when: str = "as it is sent") -> BodyTooLarge:
     """The error for a body above the setting max_body_bytes."""
     return BodyTooLarge(
         "request body is too large",
-        detail=f"It has more than {limit} bytes. Nothing was written.",
+        detail=f"It has more than {limit} bytes {when}. Nothing was written.",
         hint="Send it in several requests, or raise the setting max_body_bytes.",
     )
 
@@ -45,16 +45,27 @@ class Inbound:
         """Set when the first block or the end is here: a slow client does not hold a thread before that."""
         self.ended = False
         """Whether the whole body has been received."""
+        self._left = False
 
     async def pump(self, reservation: Reservation) -> None:
-        """Receive until the body ends or fails; a failure reaches the reader."""
+        """Receive until the body ends or fails, which reaches the reader; then wait for the client to leave."""
         try:
             await self._pump(reservation)
             self._blocks.put(None)
-        except (HeadwaterError, ClientDisconnect) as failed:
+            self.ready.set()
+            await self._next()
+        except ClientDisconnect as gone:
+            self._left = True
+            self._blocks.put(gone)
+        except HeadwaterError as failed:
             self._blocks.put(failed)
         finally:
             self.ready.set()
+
+    def check(self) -> None:
+        """ClientDisconnect if nobody waits for the response any more."""
+        if self._left:
+            raise ClientDisconnect
 
     async def _pump(self, reservation: Reservation) -> None:
         held: list[bytes] = []
@@ -86,6 +97,7 @@ class Inbound:
 
     def take(self) -> bytes:
         """The next block, for the worker thread; empty at the end."""
+        self.check()
         block = self._blocks.get()
         if isinstance(block, Exception):
             self._blocks.put(block)

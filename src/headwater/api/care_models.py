@@ -16,7 +16,9 @@ DryRun = Field(False, description="Only say what would be done.")
 class MaintainBody(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"only": ["compact"], "dry_run": True}})
 
-    only: list[MaintenanceStep] = Field(default_factory=list, description="The steps to do; all when there are none.")
+    only: list[MaintenanceStep] = Field(
+        default_factory=list, max_length=100, description="The steps to do; all when there are none."
+    )
     dry_run: bool = DryRun
 
 

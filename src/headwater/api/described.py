@@ -5,6 +5,8 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
+from pydantic import BaseModel
+
 from headwater.api.models import Problem
 from headwater.api.problems import MEDIA_TYPE
 
@@ -26,6 +28,24 @@ def _problem(description: str) -> dict[str, Any]:
 def body(description: str, content: dict[str, Any]) -> dict[str, Any]:
     """A request body that the route reads itself."""
     return {"requestBody": {"required": True, "description": description, "content": content}}
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """A model's schema that stands by itself: what it refers to is put in its place."""
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+    return {key: _inlined(item, definitions) for key, item in schema.items()}
+
+
+def _inlined(value: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(value, list):
+        return [_inlined(item, definitions) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if (name := str(value.get("$ref", "")).removeprefix("#/$defs/")) in definitions:
+        rest = {key: item for key, item in value.items() if key != "$ref"}
+        return _inlined({**definitions[name], **rest}, definitions)
+    return {key: _inlined(item, definitions) for key, item in value.items()}
 
 
 def text(*examples: str) -> dict[str, Any]:

@@ -73,11 +73,14 @@ class Column(Answer):
 
 class TopicSummary(Answer):
     topic: str
-    records: int = Field(description="Acknowledged records, those in the log included.")
-    tail: int = Field(description="Records that wait in the log.")
-    files: int
-    bytes: int
+    records: int | None = Field(description="Acknowledged records, those in the log included.")
+    tail: int | None = Field(description="Records that wait in the log; null if the log does not answer.")
+    files: int | None
+    bytes: int | None
     description: str
+    damage: str | None = Field(
+        description="Why the topic cannot be read, with the file; numbers are null then. Null of a sound topic."
+    )
 
 
 class TopicDescription(TopicSummary):
@@ -90,7 +93,7 @@ class TopicDescription(TopicSummary):
     committed_offset: int = Field(description="The first offset that the table lacks.")
     next_offset: int
     log_bytes: int
-    snapshot: int | None
+    snapshot: str | None
     location: str
     metadata: str
 
@@ -125,7 +128,7 @@ class TopicAltered(Answer):
 
     topic: str
     dry_run: bool
-    snapshot: int | None = Field(description="The snapshot that the changes made; null if there was nothing to do.")
+    snapshot: str | None = Field(description="The snapshot that the changes made; null if there was nothing to do.")
     changes: list[TopicChange]
     notices: list[str] = Field(description="What to know about it.")
 
@@ -134,7 +137,7 @@ class TopicSchema(Answer):
     schema_id: int = Field(alias="schema", description="Its id in the table.")
     current: bool
     since: str | None = Field(description="When it became the topic's.")
-    snapshot: int | None = Field(description="The oldest snapshot that is kept of those which are read in it.")
+    snapshot: str | None = Field(description="The oldest snapshot that is kept of those which are read in it.")
     columns: str = Field(examples=["order_id BIGINT NOT NULL, customer STRING"])
     changes: list[str] = Field(
         description="What is different from the schema before.", examples=[["added note STRING"]]
@@ -172,7 +175,7 @@ class Acknowledged(Answer):
 class Commit(Answer):
     topic: str
     offsets: OffsetPair
-    snapshot: int
+    snapshot: str
     files: int
     bytes: int
     seconds: float
@@ -221,7 +224,7 @@ class RowsChanged(Answer):
     files_added: int
     bytes: int = Field(description="Bytes of the added files.")
     seconds: float
-    snapshot: int | None = Field(description="The table's snapshot with the change; null if no row matched.")
+    snapshot: str | None = Field(description="The table's snapshot with the change; null if no row matched.")
 
 
 class QueryBody(BaseModel):
@@ -234,8 +237,12 @@ class QueryBody(BaseModel):
     sql: str = Field(min_length=1, max_length=1024**2, description="SELECT, WITH, VALUES or EXPLAIN.")
     engine: Literal["auto", "duckdb", "spark"] = "auto"
     tail: bool = Field(True, description="False reads committed data only.")
-    max_rows: int | None = Field(None, ge=1, le=2**53, description="More rows than these are an error.")
-    timeout: float | None = Field(None, gt=0, le=86_400, description="Seconds after which the query is stopped.")
+    max_rows: int | None = Field(
+        None, ge=1, le=2**53, description="More rows than these are an error; can only lower query_max_rows."
+    )
+    timeout: float | None = Field(
+        None, gt=0, le=86_400, description="Seconds after which the query is stopped; can only lower query_timeout."
+    )
     wait: float | None = Field(
         None, ge=0, le=3600, description="Seconds to wait for the result; query_sync_seconds by default."
     )
@@ -299,7 +306,11 @@ class Readiness(Answer):
     status: Literal["ready", "not ready"]
     catalog: str
     log: str
+    disk: str = Field(description="`ok`, or why nothing can be written.")
     spark: Literal["not started", "starting", "ready"]
+    query_worker: Literal["off", "not started", "starting", "ready", "failed"] = Field(
+        description="The process in which queries run on Spark; off if they run in the service itself."
+    )
 
 
 class Version(Answer):

@@ -39,7 +39,7 @@ class ParquetStats(Answer):
     """What the files of a topic's current snapshot are made of."""
 
     topic: str
-    snapshot: int | None
+    snapshot: str | None
     files: int
     rows: int
     bytes: int

@@ -16,18 +16,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ulid import ULID
 
 from headwater.errors import (
-    Backpressure,
     HeadwaterError,
     InvalidInput,
     MethodNotAllowed,
     RouteNotFound,
     Unavailable,
+    system_error,
 )
 
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:headwater:error:"
+MAX_FAULTS = 100
+"""Places of an invalid request that its answer names: a body of a megabyte can have a hundred thousand."""
 RESERVED = frozenset({"type", "title", "status", "detail", "instance", "code", "hint"})
 
 
@@ -47,7 +49,7 @@ def problem(error: HeadwaterError) -> dict[str, Any]:
 
 def respond(error: HeadwaterError, headers: Mapping[str, str] | None = None) -> Response:
     """The response for an error, with Retry-After where waiting helps."""
-    more = {"Retry-After": str(error.retry_after)} if isinstance(error, Backpressure) else {}
+    more = {"Retry-After": str(error.data["retry_after"])} if "retry_after" in error.data else {}
     body = json.dumps(problem(error), ensure_ascii=False, default=str).encode("utf-8", "backslashreplace")
     return Response(body, error.status, {**(headers or {}), **more}, MEDIA_TYPE)
 
@@ -70,8 +72,8 @@ async def _on_invalid(_: Request, error: Exception) -> Response:
 
 
 def invalid_request(found: Sequence[Mapping[str, Any]]) -> InvalidInput:
-    """What a request that does not match its description did wrong, place by place."""
-    faults = [{"where": _place(each["loc"]), "reason": str(each["msg"])} for each in found]
+    """What a request that does not match its description did wrong, place by place, up to MAX_FAULTS of them."""
+    faults = [{"where": _place(each["loc"]), "reason": str(each["msg"])} for each in found[:MAX_FAULTS]]
     lines = "; ".join(f"{fault['where']}: {fault['reason']}" for fault in faults[:10])
     return InvalidInput(
         "request is not valid", detail=f"{lines}.", hint="/openapi.json describes every request.", errors=faults
@@ -144,7 +146,10 @@ def named_error(failed: Exception, where: str) -> HeadwaterError:
 
 
 def unexpected_error(failed: Exception, where: str) -> HeadwaterError:
-    """What a client is told about a bug; the log has the rest under the same id."""
+    """What a client is told about a bug; the log has the rest under the same id. A full disk is no bug."""
+    if (known := system_error(failed)) is not None:
+        log.warning("%s failed: %s", where, known)
+        return known
     incident = str(ULID())
     log.error("%s failed, incident %s", where, incident, exc_info=failed, extra={"incident": incident})
     return HeadwaterError(

@@ -20,6 +20,7 @@ from headwater.api.runs import Reading, Run
 from headwater.api.spool import Spool
 from headwater.api.state import Shared, State
 from headwater.api.streams import ArrowEncoder, Encoder, NdjsonEncoder, Outbound, Streamed, pieces
+from headwater.config import Settings
 from headwater.errors import NotAcceptable, QueryNotFound, StatementNotAllowed
 from headwater.sql.parse import parse
 from headwater.sql.statements import (
@@ -92,23 +93,30 @@ Form = Literal["json", "ndjson", "arrow"]
 RunId = Annotated[str, Path(description="The query's id.", max_length=64)]
 
 
-def reading(body: QueryBody) -> Reading:
-    """The statement of a request, if it only reads; StatementNotAllowed names the route for any other."""
+def reading(body: QueryBody, settings: Settings, max_rows: int | None) -> Reading:
+    """The statement of a request, if it only reads; StatementNotAllowed names the route for any other.
+
+    What the request says about limits can only lower the service's own.
+    """
     statement = parse(body.sql)
     match statement:
         case QueryStatement():
-            return _set(statement, body)
+            return _set(statement, body, settings, max_rows)
         case Explain(query):
-            return replace(statement, query=_set(query, body))
+            return replace(statement, query=_set(query, body, settings, max_rows))
     elsewhere = ELSEWHERE.get(type(statement))
     raise StatementNotAllowed(
         "this route only reads", hint=f"Use {elsewhere}." if elsewhere else None, endpoint=elsewhere
     )
 
 
-def _set(query: QueryStatement, body: QueryBody) -> QueryStatement:
+def _set(query: QueryStatement, body: QueryBody, settings: Settings, max_rows: int | None) -> QueryStatement:
     return replace(
-        query, engine=body.engine, tail=query.tail and body.tail, max_rows=body.max_rows, timeout=body.timeout
+        query,
+        engine=body.engine,
+        tail=query.tail and body.tail,
+        max_rows=max_rows,
+        timeout=min(body.timeout or settings.query_timeout, settings.query_timeout),
     )
 
 
@@ -151,7 +159,7 @@ def _preferences(accept: str) -> list[tuple[str, float]]:
             "content": {NDJSON: text(), ARROW: binary()},
         },
         202: {"model": Pending, "description": "It still runs; ask again at Location."},
-        **problems(404, 406, 408, 409, 413, 429),
+        **problems(404, 406, 408, 409, 413, 429, 503),
     },
 )
 async def run_query(shared: Shared, request: Request, body: QueryBody) -> Response:
@@ -166,16 +174,18 @@ async def run_query(shared: Shared, request: Request, body: QueryBody) -> Respon
 
 async def answered(shared: State, request: Request, body: QueryBody) -> Response:
     """The query's answer in the form that the request prefers."""
-    statement = reading(body)
-    form = negotiated(request.headers.get("accept", ""))
+    form, settings = negotiated(request.headers.get("accept", "")), shared.lake.settings
     if form == "json":
-        return await _paged(shared, request, body, statement)
+        max_rows = min(body.max_rows or settings.query_max_rows, settings.query_max_rows)
+        statement = await shared.call(reading, body, settings, max_rows)
+        return await _paged(shared, request, body, statement, max_rows)
+    statement = await shared.call(reading, body, settings, body.max_rows)
     encoder: Encoder = NdjsonEncoder() if form == "ndjson" else ArrowEncoder()
     return await _streamed(shared, request, body, statement, encoder, NDJSON if form == "ndjson" else ARROW)
 
 
-async def _paged(shared: State, request: Request, body: QueryBody, statement: Reading) -> Response:
-    spool = await shared.call(shared.new_spool, body.max_rows)
+async def _paged(shared: State, request: Request, body: QueryBody, statement: Reading, max_rows: int) -> Response:
+    spool = await shared.call(shared.new_spool, max_rows)
     run = await shared.call(shared.runs.submit, statement, body.sql, spool, "finished", body.id)
     wait = shared.lake.settings.query_sync_seconds if body.wait is None else body.wait
     async with _stopped_with(request, shared, run):
@@ -243,7 +253,7 @@ def _progress(run: Run, offset: int, limit: int) -> Response:
         pending = {"id": run.id, "status": run.status, "location": location}
         return _json(pending, 202, {"Location": location})
     if run.error is not None:
-        raise run.error
+        raise run.error.with_traceback(None)  # or each read would add its frames to those of the ones before
     if not isinstance(run.sink, Spool):
         raise QueryNotFound(f'query "{run.id}" has no result to read', detail="It was streamed to its client.")
     return _json(_page(run, run.sink, offset, limit))
@@ -278,7 +288,7 @@ def _json(value: dict[str, Any], status: int = 200, headers: dict[str, str] | No
     "/query/{id}",
     operation_id="read_query",
     response_model=Page,
-    responses={202: {"model": Pending, "description": "It still runs."}, **problems(404, 408, 409, 413)},
+    responses={202: {"model": Pending, "description": "It still runs."}, **problems(404, 408, 409, 413, 503)},
 )
 async def read_query(
     shared: Shared,

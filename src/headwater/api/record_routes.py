@@ -20,6 +20,7 @@ from headwater.api.records import (
     MAX_SEQUENCE,
     NDJSON,
     BodyFormat,
+    account_of,
     blocks_of,
     coding_of,
     format_of,
@@ -128,8 +129,16 @@ async def _append(shared: State, sent: Sent, body: Inbound, reservation: Reserva
     pump = asyncio.create_task(body.pump(reservation))
     try:
         await body.ready.wait()
-        blocks = blocks_of(BodyFile(body), sent.format, sent.coding, shared.limits, reservation)
-        return await shared.call(shared.lake.append, sent.topic, blocks, sent.format, sent.source, wait=False)
+        hold = account_of(shared.limits.body, reservation)
+
+        def account(size: int) -> None:
+            body.check()  # a client that left does not wait for an acknowledgement: decoding ends
+            hold(size)
+
+        blocks, format = blocks_of(BodyFile(body), sent.format, sent.coding, shared.limits.record, account)
+        return await shared.call(
+            shared.lake.append, sent.topic, blocks, format, sent.source, wait=False, account=account
+        )
     except ClientDisconnect:
         raise InvalidInput("request ended before its body did", detail="Nothing was written.") from None
     finally:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from headwater.api.admission import Reservation
 from headwater.api.bodies import BLOCK, too_large
-from headwater.errors import InvalidInput, RecordsRejected, UnsupportedMediaType
-from headwater.storage.decode import csv_blocks, ndjson_blocks
+from headwater.errors import InvalidInput, UnsupportedMediaType
+from headwater.storage.decode import Account, csv_blocks, json_blocks, ndjson_blocks
+from headwater.storage.decode.ipc import Readable, arrow_batches
 from headwater.topics.produce import Source
 
 BodyFormat = Literal["ndjson", "json", "csv", "arrow"]
+BlockFormat = Literal["ndjson", "csv", "arrow"]
 
 ARROW = "application/vnd.apache.arrow.stream"
 NDJSON = "application/x-ndjson"
@@ -35,12 +37,6 @@ MAX_KEY = 255
 MAX_SEQUENCE = 2**63 - 1
 
 
-class Readable(Protocol):
-    """A body that is read forward."""
-
-    def read(self, size: int = -1, /) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one body may have."""
@@ -55,7 +51,7 @@ def format_of(content_type: str) -> BodyFormat:
     if known := FORMATS.get(name):
         return known
     raise UnsupportedMediaType(
-        f'content type "{name[:64]}" is not taken' if name else "content type is missing",
+        f'content type "{name[:64]}" is not supported' if name else "content type is missing",
         detail=f"Records come as {', '.join(FORMATS)}.",
         hint=f"Send the header Content-Type: {NDJSON}, if there is one JSON object per line.",
     )
@@ -66,7 +62,7 @@ def coding_of(content_encoding: str) -> str | None:
     name = content_encoding.strip().lower()
     if name not in CODINGS:
         raise UnsupportedMediaType(
-            f'content encoding "{name[:64]}" is not taken', detail="Bodies come as they are, or as gzip or zstd."
+            f'content encoding "{name[:64]}" is not supported', detail="Bodies come as they are, or as gzip or zstd."
         )
     return CODINGS[name]
 
@@ -87,31 +83,41 @@ def source_of(key: str | None, producer: str | None, sequence: int | None) -> So
     return Source("http", producer, sequence or 0)
 
 
+def account_of(limit: int, reservation: Reservation) -> Account:
+    """Holds what a request takes, decompressed or decoded; BodyTooLarge when it is more than the limit."""
+
+    def account(size: int) -> None:
+        if size > limit:
+            raise too_large(limit, "once it is decoded")
+        reservation.cover(size)
+
+    return account
+
+
 def blocks_of(
-    file: io.RawIOBase, format: BodyFormat, coding: str | None, limits: Limits, reservation: Reservation
-) -> Iterator[Any]:
-    """The body in parts that the decoder takes, read as they are asked for."""
+    file: io.RawIOBase, format: BodyFormat, coding: str | None, max_record: int, account: Account
+) -> tuple[Iterator[Any], BlockFormat]:
+    """The body in parts for the decoder, read as they are asked for, and their format."""
     plain: Readable = pa.CompressedInputStream(pa.PythonFile(file, "r"), coding) if coding else file
     if format == "arrow":
-        return _batches(plain, limits, reservation)
-    pieces = _pieces(plain, limits, reservation)
+        return arrow_batches(plain, account), "arrow"
+    pieces = _pieces(plain, account)
     match format:
         case "ndjson":
-            return ndjson_blocks(pieces, BLOCK_BYTES, limits.record)
+            blocks = ndjson_blocks(pieces, BLOCK_BYTES, max_record)
+            return (block for block in blocks if not block.isspace()), "ndjson"
         case "csv":
-            return csv_blocks(pieces, BLOCK_BYTES, limits.record)
+            return csv_blocks(pieces, BLOCK_BYTES, max_record), "csv"
         case "json":
-            return _whole(pieces)
+            return json_blocks(pieces, BLOCK_BYTES, max_record), "ndjson"
 
 
-def _pieces(file: Readable, limits: Limits, reservation: Reservation) -> Iterator[bytes]:
+def _pieces(file: Readable, account: Account) -> Iterator[bytes]:
     """The body in pieces of BLOCK bytes, once decompressed."""
     total = 0
     while piece := _read(file):
         total += len(piece)
-        if total > limits.body:
-            raise too_large(limits.body)
-        reservation.cover(total)
+        account(total)
         yield piece
 
 
@@ -120,29 +126,6 @@ def _read(file: Readable) -> bytes:
         return file.read(BLOCK)
     except (pa.ArrowException, OSError, EOFError) as broken:
         raise InvalidInput("request body cannot be decompressed", detail=f"{_line(broken)}.") from None
-
-
-def _whole(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    if body := b"".join(pieces):
-        yield body
-
-
-def _batches(file: Readable, limits: Limits, reservation: Reservation) -> Iterator[pa.RecordBatch]:
-    """An Arrow stream's batches, each fully validated: its buffers come from outside."""
-    total = 0
-    try:
-        with pa.ipc.open_stream(file) as stream:
-            if any(pa.types.is_union(field.type) for field in stream.schema):
-                raise RecordsRejected("arrow stream has a union column")
-            for batch in stream:
-                total += batch.nbytes
-                if total > limits.body:
-                    raise too_large(limits.body)
-                reservation.cover(total)
-                batch.validate(full=True)
-                yield batch
-    except (pa.ArrowException, OSError, EOFError, MemoryError) as broken:
-        raise RecordsRejected("body is not a valid Arrow stream", detail=f"{_line(broken)}.") from None
 
 
 def _line(error: BaseException) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -21,7 +23,7 @@ router = APIRouter(prefix="/api/v1", tags=["topics"])
 )
 async def delete_rows(shared: Shared, topic: TopicPath, body: DeleteBody) -> dict[str, Any]:
     """Delete the rows for which a condition is true; answers when they are gone. Views follow at their next refresh."""
-    return await _run(shared, delete_of(topic, body.where))
+    return await _run(shared, partial(delete_of, topic, body.where))
 
 
 @router.post(
@@ -30,8 +32,9 @@ async def delete_rows(shared: Shared, topic: TopicPath, body: DeleteBody) -> dic
 async def update_rows(shared: Shared, topic: TopicPath, body: UpdateBody) -> dict[str, Any]:
     """Set columns in the rows for which a condition is true; answers when it is done. Views follow at their next
     refresh."""
-    return await _run(shared, update_of(topic, body.set, body.where))
+    return await _run(shared, partial(update_of, topic, body.set, body.where))
 
 
-async def _run(shared: State, statement: RowStatement) -> dict[str, Any]:
-    return dict((await shared.call_slow(lambda: shared.lake.execute(statement).rows()))[0])
+async def _run(shared: State, read: Callable[[], RowStatement]) -> dict[str, Any]:
+    """Run the statement; it is read in the thread, too, since a long text takes a while."""
+    return dict((await shared.call_slow(lambda: shared.lake.execute(read()).rows()))[0])

@@ -29,6 +29,8 @@ WAITING_PER_SLOT = 8
 KEEP_SECONDS = 600.0
 KEEP_RUNS = 1000
 KEEP_BYTES = 4 * 1024**3
+KEEP_FILES = 128
+"""Results on disk that are retained: each occupies a file descriptor."""
 CLOSE_SECONDS = 10.0
 
 
@@ -77,6 +79,10 @@ class Run:
     def size(self) -> int:
         """Bytes on disk."""
         return int(getattr(self.sink, "bytes", 0)) if self.status == "finished" else 0
+
+    @property
+    def is_on_disk(self) -> bool:
+        return bool(getattr(self.sink, "is_on_disk", False))
 
     def work(self, execute: Callable[[Reading, Cancel], Result], statement: Reading) -> None:
         """Run the query into its sink; every error ends up in `error`."""
@@ -128,12 +134,15 @@ class Run:
             self._fail(QueryCancelled("query was cancelled", detail="It had not begun."), "cancelled")
 
     def _fail(self, error: HeadwaterError, status: RunStatus) -> None:
-        self.error = error
+        # Without its traceback: the frames there hold the engine, and with it the log's tail.
+        self.error = error.with_traceback(None)
+        self.error.__cause__ = self.error.__context__ = None
         self._end(status)
         with suppress(QueryCancelled):  # told already, or nobody is there to be told
             self.sink.fail(error)
 
     def _end(self, status: RunStatus) -> None:
+        self._cancel.detach()  # a run is retained for minutes, and its engine holds the log's tail
         self.status = status
         self.ended = time.monotonic()
 
@@ -223,13 +232,14 @@ class Runs:
         horizon = time.monotonic() - self._keep_seconds
         with self._lock:
             ended = [run for run in self._runs.values() if run.ended is not None]
-            size, gone = sum(run.size for run in ended), []
+            size, files = sum(run.size for run in ended), sum(run.is_on_disk for run in ended)
+            gone: list[Run] = []
             for place, run in enumerate(sorted(ended, key=lambda run: run.ended or 0.0)):
-                too_many = len(ended) - place > KEEP_RUNS
+                too_many = len(ended) - place > KEEP_RUNS or files > KEEP_FILES
                 if (run.ended or 0.0) >= horizon and size <= self._keep_bytes and not too_many:
                     break
                 gone.append(self._runs.pop(run.id))
-                size -= run.size
+                size, files = size - run.size, files - run.is_on_disk
             return gone
 
     def close(self) -> None:

@@ -12,17 +12,23 @@ from types import FrameType
 import uvicorn
 
 from headwater.api.app import create_app
+from headwater.api.connections import ConnectionLimits, limited_protocol, open_connections
 from headwater.engine import Lake
-from headwater.errors import Unavailable
+from headwater.errors import HeadwaterError, Unavailable
 
 GRACE_SECONDS = 5
 START_SECONDS = 30.0
+BACKLOG = 128
+"""Connections that wait to be accepted; asyncio accepts as many in one go."""
 
 
 def serve(
     lake: Lake, host: str | None = None, port: int | None = None, *, on_ready: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Serve the lake until SIGTERM or SIGINT, then close it; `on_ready` gets the URL. For the main thread."""
+    """Serve the lake until SIGTERM or SIGINT, then close it; `on_ready` gets the URL. For the main thread.
+
+    A HeadwaterError that `on_ready` raises stops the service, and is raised.
+    """
     try:
         Service(lake, host, port, on_ready=on_ready).run()
     finally:
@@ -69,8 +75,9 @@ class Service:
         *,
         on_ready: Callable[[str], None] = lambda _: None,
     ) -> None:
-        host = lake.settings.host if host is None else host
-        self._socket = _bound(host, lake.settings.port if port is None else port)
+        settings = lake.settings
+        host = settings.host if host is None else host
+        self._socket = _bound(host, settings.port if port is None else port)
         self.url = _url(host, self._socket)
         self._ready = threading.Event()
         self._on_ready = on_ready
@@ -84,14 +91,25 @@ class Service:
             ws="none",
             lifespan="on",
             timeout_graceful_shutdown=GRACE_SECONDS,
-            timeout_keep_alive=30,
+            timeout_keep_alive=settings.idle_timeout,
+            backlog=BACKLOG,
+            http=limited_protocol(
+                ConnectionLimits(
+                    open_connections(settings.max_connections), settings.header_timeout, settings.send_timeout
+                )
+            ),
         )
         self._server = _Server(config, self._started)
         self._thread: threading.Thread | None = None
+        self._error: HeadwaterError | None = None
 
     def _started(self) -> None:
         self._ready.set()
-        self._on_ready(self.url)
+        try:
+            self._on_ready(self.url)
+        except HeadwaterError as error:  # raised here, uvicorn would log it with its traceback
+            self._error = error
+            self._server.should_exit = True
 
     def run(self) -> None:
         """Serve until a signal or `stop`; running requests get GRACE_SECONDS to finish."""
@@ -99,6 +117,8 @@ class Service:
             self._server.run(sockets=[self._socket])
         finally:
             self._socket.close()
+        if self._error is not None:
+            raise self._error
 
     def start(self) -> str:
         """Serve in a thread; the URL, once it answers."""

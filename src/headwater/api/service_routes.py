@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -14,8 +16,12 @@ from headwater.api.described import problems, text
 from headwater.api.models import Health, Readiness, Version
 from headwater.api.state import Shared
 from headwater.engine import Lake
+from headwater.errors import full_disk
 
 log = logging.getLogger(__name__)
+
+LEAST_DISK = 16 * 1024**2
+"""Bytes that must be free for the service to be ready: a request that is acknowledged may need as many."""
 
 router = APIRouter(tags=["service"])
 
@@ -30,20 +36,32 @@ async def health() -> dict[str, Any]:
     "/ready",
     operation_id="ready",
     response_model=Readiness,
-    responses={**problems(), 503: {"model": Readiness, "description": "The catalog or the log does not answer."}},
+    responses={
+        **problems(),
+        503: {"model": Readiness, "description": "A part does not answer, or the disk is full."},
+    },
 )
 async def ready(shared: Shared, response: Response) -> dict[str, Any]:
-    """The catalog and the log answer; Spark may still start, since records and small queries do not need it."""
+    """The catalog and the log answer, and the disk has space; Spark may still start: small queries do not need it."""
     found = await shared.call(_probe, shared.lake)
     answering = all(answer == "ok" for answer in found.values())
     if not answering:
         response.status_code = 503
-    return {"status": "ready" if answering else "not ready", **found, "spark": shared.spark()}
+    return {
+        "status": "ready" if answering else "not ready",
+        **found,
+        "spark": shared.spark(),
+        "query_worker": shared.lake.query_worker_state,
+    }
 
 
 def _probe(lake: Lake) -> dict[str, str]:
     """`ok` or the reason why not, for each part that must answer."""
-    checks: dict[str, Callable[[], object]] = {"catalog": lake.topics.names, "log": lake.log.waiting}
+    checks: dict[str, Callable[[], object]] = {
+        "catalog": lake.topics.names,
+        "log": lake.log.waiting,
+        "disk": lambda: _check_disk(lake.paths.root),
+    }
     found = {}
     for name, check in checks.items():
         try:
@@ -52,6 +70,12 @@ def _probe(lake: Lake) -> dict[str, str]:
         except Exception as failed:
             found[name] = str(failed) or type(failed).__name__
     return found
+
+
+def _check_disk(folder: Path) -> None:
+    """StorageBusy if there is too little space for the log to go on."""
+    if shutil.disk_usage(folder).free < LEAST_DISK:
+        raise full_disk(str(folder))
 
 
 @router.get(

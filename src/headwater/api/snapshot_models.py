@@ -13,8 +13,8 @@ AT_EXAMPLES = ["8744736658442914487", "before_import", "2026-01-01T10:05:00Z"]
 
 
 class Snapshot(Answer):
-    snapshot: int
-    parent: int | None
+    snapshot: str
+    parent: str | None
     at: datetime
     made_by: str = Field(description="What made it.", examples=["ingest", "delete", "update", "compaction"])
     operation: str | None = Field(examples=["append", "overwrite", "replace"])
@@ -46,14 +46,14 @@ class Gap(Answer):
 
 class SnapshotList(Answer):
     topic: str
-    current: int | None
+    current: str | None
     snapshots: list[Snapshot]
     gaps: list[Gap]
 
 
 class ViewSnapshotList(Answer):
     view: str
-    current: int | None
+    current: str | None
     snapshots: list[Snapshot]
     gaps: list[Gap]
 
@@ -61,7 +61,7 @@ class ViewSnapshotList(Answer):
 class Ref(Answer):
     name: str
     kind: Literal["tag", "branch"]
-    snapshot: int
+    snapshot: str
     at: datetime | None
     rows: int | None
     retain: str = Field(description="How long it is kept.", examples=["30 days", "for ever"])
@@ -131,23 +131,23 @@ class _Effects(Answer):
 
 
 class RollbackAnswer(_Effects):
-    from_: int = Field(alias="from")
-    to: int
+    from_: str = Field(alias="from")
+    to: str
     to_at: str
-    snapshots_left: list[int] = Field(description="Snapshots that are not part of the topic any more.")
-    snapshots_regained: list[int]
+    snapshots_left: list[str] = Field(description="Snapshots that are not part of the topic any more.")
+    snapshots_regained: list[str]
 
 
 class PickAnswer(_Effects):
-    source: int
-    base: int | None
-    snapshot: int | None = Field(description="The snapshot that it made; null for a dry run.")
+    source: str
+    base: str | None
+    snapshot: str | None = Field(description="The snapshot that it made; null for a dry run.")
 
 
 class DiffAnswer(Answer):
     topic: str
-    from_: int = Field(alias="from")
-    to: int
+    from_: str = Field(alias="from")
+    to: str
     inserted: int
     deleted: int
     updated: int

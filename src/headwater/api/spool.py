@@ -1,4 +1,8 @@
-"""A query's result on disk while it is paged: memory stays flat, and nothing is left behind when the process dies."""
+"""A query's result while it is paged: a small one in memory, a larger one on disk.
+
+So memory stays flat, small answers need neither disk nor file descriptor, and nothing is left behind when the process
+dies.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,8 @@ from headwater.errors import QueryNotFound, ResultTooLarge
 from headwater.serving.result import Result
 
 BATCH_ROWS = 8192
-MAX_BYTES = 1024**3
+SMALL_BYTES = 64 * 1024
+"""Results up to this size stay in memory."""
 PAGE_BYTES = 8 * 1024**2
 
 
@@ -25,11 +30,11 @@ def slices(batch: pa.RecordBatch, rows: int = BATCH_ROWS) -> Iterator[pa.RecordB
 
 
 class Spool:
-    """Written once by the query's thread, then read in pages by any; an unnamed file that dies with the process."""
+    """Written once by the query's thread, then read in pages by any; its file has no name and dies with the process."""
 
-    def __init__(self, folder: Path, max_rows: int, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, folder: Path, max_rows: int, max_bytes: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._file = tempfile.SpooledTemporaryFile(SMALL_BYTES, dir=str(folder))  # noqa: SIM115
         self._lock = threading.Lock()
         self._max_rows = max_rows
         self._max_bytes = max_bytes
@@ -39,6 +44,11 @@ class Spool:
         self.schema = pa.schema([])
         self.rows = 0
         self.bytes = 0
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the result occupies a file descriptor."""
+        return not self._file.closed and self._file._rolled  # type: ignore[attr-defined]
 
     def open(self, result: Result) -> None:
         self.schema = result.schema
@@ -58,7 +68,8 @@ class Spool:
         if self.rows > self._max_rows:
             raise ResultTooLarge(
                 f"result has more than {self._max_rows} rows",
-                hint="Add a LIMIT, raise max_rows, or stream it with Accept: application/x-ndjson.",
+                hint="Add a LIMIT, raise max_rows or the setting query_max_rows, or stream it with Accept: "
+                "application/x-ndjson.",
             )
         if self.bytes > self._max_bytes:
             raise ResultTooLarge(
@@ -69,6 +80,7 @@ class Spool:
     def finish(self) -> None:
         assert self._writer is not None
         self._writer.close()
+        self._writer = None
         self._file.flush()
         self._reader = pa.ipc.open_file(pa.PythonFile(self._file, "r"))
 

@@ -50,9 +50,9 @@ class State:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._slow, lambda: function(*args, **kwargs))
 
-    def new_spool(self, max_rows: int | None) -> Spool:
+    def new_spool(self, max_rows: int) -> Spool:
         """A place for one result that will be paged."""
-        return Spool(self.lake.paths.scratch / "queries", max_rows or self.lake.settings.query_max_rows)
+        return Spool(self.lake.paths.scratch / "queries", max_rows, self.lake.settings.query_max_result_bytes)
 
     def spark(self) -> Literal["not started", "starting", "ready"]:
         """How far Spark is; asking does not start it."""

@@ -106,6 +106,10 @@ class StreamState(Answer):
     last_error: str | None
     last_error_at: datetime | None
     next_start: datetime | None
+    waits_for: str | None = Field(
+        description="What has to come first: Spark's start, the start of its query, records to catch up with, a time.",
+        examples=["Spark, which is starting"],
+    )
 
 
 class StreamStates(Answer):

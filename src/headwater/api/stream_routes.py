@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Path, Query, Response
 
-from headwater.api.described import problems
+from headwater.api.described import problems, schema_of
 from headwater.api.models import NAME, Status
 from headwater.api.state import Shared, State
 from headwater.api.stream_models import (
@@ -63,12 +63,12 @@ JobPath = Annotated[
 async def create_stream(
     shared: Shared,
     response: Response,
-    definition: Annotated[dict[str, Any], Body(json_schema_extra=StreamBody.model_json_schema(), examples=[ORDERS])],
+    definition: Annotated[dict[str, Any], Body(json_schema_extra=schema_of(StreamBody), examples=[ORDERS])],
     if_not_exists: Annotated[bool, Query(description="Do not fail if there is one of this name.")] = False,
     or_replace: Annotated[bool, Query(description="Let it take the place of one of this name.")] = False,
 ) -> dict[str, Any]:
     """Create a stream, and its topic if there is none."""
-    statement = CreateStream(stream_from_dict(definition), if_not_exists, or_replace)
+    statement = CreateStream(await shared.call(stream_from_dict, definition), if_not_exists, or_replace)
     made = await shared.call(_changed, shared.lake, statement, statement.definition.name)
     if not made["status"].endswith("created"):
         response.status_code = 200

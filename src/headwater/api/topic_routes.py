@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from headwater.api.described import problems, text
+from headwater.api.described import problems, schema_of, text
 from headwater.api.models import (
     NAME,
     ORDERS,
@@ -33,7 +33,7 @@ from headwater.sql.alter import alter_of
 from headwater.sql.schema_files import definition_from_dict
 from headwater.sql.statements import CreateTopic, DescribeTopic, DropTopic, ShowSchemas, ShowTopics
 from headwater.topics.ingest import Ingested
-from headwater.types import MAX_NAME, TopicDefinition
+from headwater.types import MAX_NAME, id_text
 
 router = APIRouter(prefix="/api/v1", tags=["topics"])
 
@@ -52,20 +52,19 @@ TopicPath = Annotated[str, Path(description="The topic's name.", examples=["orde
 async def create_topic(
     shared: Shared,
     response: Response,
-    definition: Annotated[
-        dict[str, Any], Body(json_schema_extra=DefinitionBody.model_json_schema(), examples=[ORDERS])
-    ],
+    definition: Annotated[dict[str, Any], Body(json_schema_extra=schema_of(DefinitionBody), examples=[ORDERS])],
     if_not_exists: Annotated[bool, Query(description="Do not fail if there is one of this name.")] = False,
 ) -> dict[str, Any]:
     """Create a topic."""
-    created = await shared.call(_create, shared.lake, definition_from_dict(definition), if_not_exists)
+    created = await shared.call(_create, shared.lake, definition, if_not_exists)
     if created["status"].endswith("exists already"):
         response.status_code = 200
     response.headers["Location"] = f"/api/v1/topics/{created['topic']}"
     return created
 
 
-def _create(lake: Lake, definition: TopicDefinition, if_not_exists: bool) -> dict[str, Any]:
+def _create(lake: Lake, body: dict[str, Any], if_not_exists: bool) -> dict[str, Any]:
+    definition = definition_from_dict(body)
     done = lake.execute(CreateTopic(definition, if_not_exists))
     about = lake.execute(DescribeTopic(definition.name)).info
     return {**about, "status": done.rows()[0]["status"], "notices": list(done.notices)}
@@ -86,8 +85,11 @@ async def describe_topic(shared: Shared, topic: TopicPath) -> dict[str, Any]:
 @router.patch("/topics/{topic}", operation_id="alter_topic", response_model=TopicAltered, responses=problems(404, 409))
 async def alter_topic(shared: Shared, topic: TopicPath, body: AlterBody) -> dict[str, Any]:
     """Change a topic's columns, options, partitioning or ordering, all of it in one commit."""
-    statement = alter_of(topic, body.changes, dry_run=body.dry_run)
-    return dict(await shared.call_slow(lambda: shared.lake.execute(statement).info))
+
+    def alter() -> dict[str, Any]:
+        return dict(shared.lake.execute(alter_of(topic, body.changes, dry_run=body.dry_run)).info)
+
+    return await shared.call_slow(alter)
 
 
 @router.get(
@@ -165,7 +167,7 @@ def _commit(done: Ingested) -> dict[str, Any]:
     return {
         "topic": done.topic,
         "offsets": [done.offsets.start, done.offsets.end],
-        "snapshot": done.snapshot_id,
+        "snapshot": id_text(done.snapshot_id),
         "files": done.files,
         "bytes": done.bytes,
         "seconds": done.seconds,

@@ -60,8 +60,8 @@ class ViewSource(Answer):
     source: str
     kind: Literal["topic", "view"]
     exists: bool
-    snapshot: int | None = Field(description="The snapshot that the view stands for; null is before the first.")
-    head: int | None = Field(description="The source's newest snapshot.")
+    snapshot: str | None = Field(description="The snapshot that the view stands for; null is before the first.")
+    head: str | None = Field(description="The source's newest snapshot.")
     lag_rows: int = Field(description="Rows that came or went since, those in the log included.")
     lag_bytes: int
     lag_seconds: float = Field(description="The age of the oldest of them.")
@@ -75,13 +75,16 @@ class State(Answer):
 
 class ViewSummary(Answer):
     view: str
-    mode: RefreshMode
-    method: RefreshMethod
-    status: Literal["fresh", "behind", "broken", "failing"]
-    rows: int = Field(description="Rows of the table behind the view, which may be more than the view's.")
-    lag_rows: int
+    mode: RefreshMode | None
+    method: RefreshMethod | None
+    status: Literal["fresh", "behind", "broken", "failing", "damaged"] = Field(
+        description="Of a damaged view, only its name and the error are known."
+    )
+    rows: int | None = Field(description="Rows of the table behind the view, which may be more than the view's.")
+    lag_rows: int | None
     last_refresh: str | None
     description: str
+    error: str | None = Field(description="Why the last refresh failed, or why the view is damaged.")
 
 
 class ViewDescription(ViewSummary):
@@ -99,9 +102,8 @@ class ViewDescription(ViewSummary):
     on_read: list[str] = Field(description="What is applied when the view is read.")
     files: int
     bytes: int
-    snapshot: int | None
+    snapshot: str | None
     next_due: str | None = Field(description="When a periodic view is refreshed next.")
-    error: str | None = Field(description="Why the last refresh failed, if it did.")
     location: str
     metadata: str
 
@@ -118,8 +120,8 @@ class ViewList(Answer):
 
 class ConsumedRange(Answer):
     source: str
-    start: int | None
-    end: int | None
+    start: str | None
+    end: str | None
     rows: int | None = Field(description="Rows that came or went; null where that is not known.")
 
 
@@ -133,7 +135,7 @@ class RefreshedView(Answer):
     files: int | None = Field(description="Null for a view that a stream keeps, as bytes are.")
     bytes: int | None
     seconds: float
-    snapshot: int | None
+    snapshot: str | None
 
 
 class VerifiedView(Answer):
@@ -147,7 +149,7 @@ class VerifiedView(Answer):
     late: int = Field(description="Records that came too late for the view, and that its query has.")
     sample: int | None
     seconds: float
-    snapshot: int | None
+    snapshot: str | None
 
 
 class RefreshAnswer(Answer):
@@ -164,7 +166,7 @@ class CompactedView(Answer):
     bytes_before: int
     bytes_after: int
     seconds: float
-    snapshot: int
+    snapshot: str
 
 
 class Attempted(Answer):
@@ -184,7 +186,7 @@ class Attempted(Answer):
     rows_written: int | None
     files: int | None
     bytes: int | None
-    snapshot: int | None
+    snapshot: str | None
     code: str | None
     error: str | None
     verified: str | None

@@ -77,7 +77,7 @@ async def create_view(
     or_replace: Annotated[bool, Query(description="Let it take the place of one of this name.")] = False,
 ) -> dict[str, Any]:
     """Create a materialized view and compute it; answers when that is done."""
-    statement = CreateView(view_from_dict(definition), or_replace, if_not_exists)
+    statement = CreateView(await shared.call(view_from_dict, definition), or_replace, if_not_exists)
     made = await shared.call_slow(_changed, shared.lake, statement, statement.definition.name)
     if not made["status"].endswith("created"):
         response.status_code = 200
@@ -95,7 +95,7 @@ def _changed(lake: Lake, statement: CreateView | AlterView, name: str) -> dict[s
 @router.post("/explain/view", operation_id="explain_view", response_model=Plan, responses=problems(404))
 async def explain_view(shared: Shared, definition: Definition) -> dict[str, Any]:
     """How a materialized view would be kept, without making it."""
-    return await _plan(shared, ExplainCreateView(view_from_dict(definition)))
+    return await _plan(shared, ExplainCreateView(await shared.call(view_from_dict, definition)))
 
 
 @router.get("/views", operation_id="list_views", response_model=ViewList, responses=problems())

@@ -27,12 +27,17 @@ from headwater.types import (
     TopicOptions,
     ViewOptions,
 )
+from headwater.version import __version__, newer_version
 
 VERSION = 1
 P_VERSION = "headwater.version"
+P_WRITTEN_BY = "headwater.written-by"
+"""The version of Headwater that wrote the format."""
 P_KIND = "headwater.kind"
 P_OFFSET = "headwater.offset"
 """The next offset that the table lacks: everything below it is committed."""
+P_ACKNOWLEDGED = "headwater.acknowledged"
+"""The end of the topic's log in SQLite when the position last moved: what a log that is lost or older lacks."""
 P_OPTION = "headwater.option."
 P_ZORDER = "headwater.zorder"
 """The columns of a Z-order, separated by commas; Iceberg's sort orders cannot say one."""
@@ -78,7 +83,7 @@ def _transform_text(part: Partition) -> str:
 def table_properties(definition: TopicDefinition) -> dict[str, str]:
     """The properties of a new topic's table."""
     options = definition.options
-    ours = {P_VERSION: str(VERSION), P_KIND: "topic", P_OFFSET: "0"}
+    ours = {P_VERSION: str(VERSION), P_WRITTEN_BY: __version__, P_KIND: "topic", P_OFFSET: "0"}
     if options.description:
         ours["comment"] = options.description
     if definition.clustering:
@@ -139,13 +144,13 @@ def topic_definition(
     """The definition that a topic's table carries; Corrupt when it is not one that this version understands."""
     version = properties.get(P_VERSION, "")
     if properties.get(P_KIND) != "topic" or not version.isdigit():
-        raise Corrupt(f'table "topics.{name}" is not a topic', detail=f"Its property {P_KIND} does not say so.")
-    if int(version) > VERSION:
         raise Corrupt(
-            f'topic "{name}" was written by a later Headwater',
-            detail=f"Its definition has version {version}; this one reads up to {VERSION}.",
-            hint="Upgrade Headwater.",
+            f'definition of topic "{name}" cannot be read',
+            detail=f"The property {P_KIND} or {P_VERSION} of its table is not as it was written.",
+            hint="Restore its metadata from a backup; `headwater doctor` checks all tables.",
         )
+    if int(version) > VERSION:
+        raise newer_version(f'topic "{name}"', "version", version, VERSION, properties.get(P_WRITTEN_BY))
     options = parse_options(
         {key.removeprefix(P_OPTION): value for key, value in properties.items() if key.startswith(P_OPTION)}
     )

@@ -27,7 +27,15 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.transforms import IdentityTransform
 
-from headwater.catalog.definitions import P_KIND, P_OFFSET, P_VERSION, partition_spec, sort_order, table_properties
+from headwater.catalog.definitions import (
+    P_KIND,
+    P_OFFSET,
+    P_VERSION,
+    P_WRITTEN_BY,
+    partition_spec,
+    sort_order,
+    table_properties,
+)
 from headwater.catalog.evolve import Evolution
 from headwater.types import TopicDefinition
 
@@ -66,7 +74,7 @@ def plan_updates(
 def _properties(before: TopicDefinition, after: TopicDefinition) -> tuple[dict[str, str], list[str]]:
     """Properties to set, and those to take away: only what this evolution changes, never another's."""
     old, new = table_properties(before), table_properties(after)
-    kept = {P_KIND, P_OFFSET, P_VERSION}
+    kept = {P_KIND, P_OFFSET, P_VERSION, P_WRITTEN_BY}
     changed = {name: value for name, value in new.items() if name not in kept and old.get(name) != value}
     return changed, sorted(set(old) - set(new))
 

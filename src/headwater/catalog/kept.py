@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
-from headwater.catalog.definitions import P_KIND
 from headwater.catalog.iceberg import Tables, named_errors
-from headwater.errors import NotFound
+from headwater.errors import Corrupt, HeadwaterError, InvalidInput, NotFound
 from headwater.types import TableName, checked_name
 
 
@@ -23,6 +24,21 @@ class OfTable(Protocol):
 
 
 T = TypeVar("T", bound=OfTable)
+
+P_OURS = "headwater."
+"""How the names of all properties begin that Headwater gives to its tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedTable:
+    """A table of the catalog that cannot be read, and why."""
+
+    table: TableName
+    error: HeadwaterError
+
+    @property
+    def name(self) -> str:
+        return self.table.name
 
 
 class Kept(ABC, Generic[T]):
@@ -48,41 +64,88 @@ class Kept(ABC, Generic[T]):
             table = self.tables.load(self._table(name))
         except NoSuchTableError:
             raise self._not_found(name) from None
+        return self._interpret(name, table)
+
+    def _interpret(self, name: str, table: Table) -> T:
+        """What the table stands for; Corrupt if its properties do not say so."""
         if (loaded := self._loaded.get(name)) is not None and loaded.table is table:
             return loaded
-        found = self._loaded[name] = self._of(name, table)
+        if not any(key.startswith(P_OURS) for key in table.metadata.properties):
+            raise Corrupt(
+                f'table "{self.namespace}.{name}" is not a {self.noun}',
+                detail="Another program made it: it has none of Headwater's properties.",
+            )
+        try:
+            found = self._loaded[name] = self._of(name, table)
+        except (InvalidInput, ValueError, LookupError, TypeError, AttributeError) as wrong:
+            raise Corrupt(
+                f'definition of {self.noun} "{name}" cannot be read',
+                detail=f"The properties of its table, in {table.metadata_location}, are not as they were written.",
+                hint="Restore the file from a backup; `headwater doctor` checks all tables.",
+                file=str(table.metadata_location),
+            ) from wrong
         return found
 
     def exists(self, name: str) -> bool:
-        with named_errors():
-            return bool(self.tables.catalog.table_exists(self._table(name).identifier))
+        """Whether the catalog names it; it may be damaged."""
+        try:
+            self.tables.location(self._table(name))
+        except NoSuchTableError:
+            return False
+        return True
 
     def names(self) -> list[str]:
         """All names, sorted."""
         return self.tables.names(self.namespace)
 
     def all(self) -> list[T]:
-        """All of them; a table in the namespace that is something else is left out."""
-        found = []
+        """All that can be read: one damaged table must not take the others with it."""
+        return self.survey()[0]
+
+    def survey(self) -> tuple[list[T], list[DamagedTable]]:
+        """All of them, and the tables that are damaged; a table that is not Headwater's is left out."""
+        found: list[T] = []
+        damaged: list[DamagedTable] = []
         for name in self.names():
+            at = TableName(self.namespace, name)
             try:
-                table = self.tables.load(self._table(name))
+                table = self.tables.load(at)
             except NoSuchTableError:  # dropped since it was listed
                 continue
-            if table.metadata.properties.get(P_KIND) == self.kind:
-                found.append(self.load(name))
-        return found
+            except HeadwaterError as error:
+                if "file" not in error.data:  # not of this table: the catalog itself does not answer
+                    raise
+                damaged.append(DamagedTable(at, error))
+                continue
+            if any(key.startswith(P_OURS) for key in table.metadata.properties):
+                try:
+                    found.append(self._interpret(name, table))
+                except HeadwaterError as error:
+                    damaged.append(DamagedTable(at, error))
+        return found, damaged
 
     def drop(self, name: str) -> T:
         """Remove it from the catalog; its files stay until the caller deletes them."""
         found = self.load(name)
+        self._unregister(name)
+        return found
+
+    def drop_damaged(self, name: str) -> Path | None:
+        """Remove a table that cannot be read from the catalog; its folder, unless that is not one of the lake's."""
+        try:
+            folder = self.tables.folder(self._table(name))
+        except NoSuchTableError:
+            raise self._not_found(name) from None
+        self._unregister(name)
+        return folder
+
+    def _unregister(self, name: str) -> None:
         try:
             with named_errors():
                 self.tables.catalog.drop_table(self._table(name).identifier)
         except NoSuchTableError:
             raise self._not_found(name) from None
         self.tables.forget(self._table(name))
-        return found
 
     def _table(self, name: str) -> TableName:
         return TableName(self.namespace, checked_name(name, self.noun))

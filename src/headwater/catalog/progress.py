@@ -13,6 +13,11 @@ from dataclasses import asdict, dataclass
 P_STREAM = "headwater.view.stream"
 S_EPOCH = "headwater.epoch"
 
+BATCHES_RETAINED = 40
+"""Batches that a checkpoint retains, so that it can be cut back to the epoch that the view's table has."""
+BATCHES_UNCOMMITTED = 20
+"""Batches without output after which a stream commits its epoch; well below BATCHES_RETAINED."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:

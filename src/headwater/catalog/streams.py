@@ -19,8 +19,10 @@ from headwater.errors import (
     StreamNotFound,
     TopicNotFound,
 )
+from headwater.sql.kafka_texts import upgrade_kafka_options
 from headwater.sql.stream_json import stream_from_dict, stream_to_dict
-from headwater.types import VIEWS, StreamDefinition
+from headwater.sql.stream_names import Named
+from headwater.types import SYSTEM_COLUMNS, VIEWS, StreamDefinition
 
 P_STREAMS = "headwater.stream."
 """Before the name of a stream; the value is its definition as JSON."""
@@ -75,6 +77,14 @@ class Streams:
         found = [stream for topic in self._topics.all() for stream in streams_of(topic)]
         return sorted(found, key=lambda stream: stream.name)
 
+    def named(self, name: str) -> Named | None:
+        """What a name that is no topic's stands for in a query."""
+        stream = None if self._topics.exists(name) else self.find(name)
+        if stream is None:
+            return None
+        columns = [field.name for field in (stream.definition.schema or stream.topic.columns).fields]
+        return Named(stream.topic.name, [*columns, *SYSTEM_COLUMNS])
+
     def put(self, definition: StreamDefinition, *, new: bool) -> Stream:
         """Keep the definition with its topic, which must exist; StreamExists if it is to be a new one and is not."""
         key, text = P_STREAMS + definition.name, json.dumps(stream_to_dict(definition), separators=(",", ":"))
@@ -115,7 +125,9 @@ def streams_of(topic: Topic) -> Iterator[Stream]:
     for key, text in sorted(topic.table.metadata.properties.items()):
         if key.startswith(P_STREAMS):
             try:
-                yield Stream(stream_from_dict(json.loads(text)), topic)
-            except (ValueError, HeadwaterError) as wrong:
+                body = json.loads(text)
+                options = upgrade_kafka_options(body["options"])
+                yield Stream(stream_from_dict({**body, "options": options}), topic)
+            except (ValueError, KeyError, TypeError, HeadwaterError) as wrong:
                 name = key.removeprefix(P_STREAMS)
                 raise Corrupt(f'stream "{name}" of topic "{topic.name}" cannot be read', detail=f"{wrong}.") from None

@@ -9,6 +9,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from headwater.catalog.definitions import (
+    P_ACKNOWLEDGED,
     P_OFFSET,
     partition_spec,
     sort_order,
@@ -47,6 +48,11 @@ class Topic:
     def committed(self) -> int:
         """The first offset that the table lacks."""
         return int(self.table.metadata.properties[P_OFFSET])
+
+    @property
+    def acknowledged(self) -> int:
+        """At least this many records had been acknowledged when the table last moved."""
+        return int(self.table.metadata.properties.get(P_ACKNOWLEDGED, "0"))
 
     @property
     def schema(self) -> Schema:
@@ -98,4 +104,7 @@ class Topics(Kept[Topic]):
 
     def _of(self, name: str, table: Table) -> Topic:
         properties = table.metadata.properties
-        return Topic(topic_definition(name, table.schema(), table.spec(), properties, table.sort_order()), table)
+        topic = Topic(topic_definition(name, table.schema(), table.spec(), properties, table.sort_order()), table)
+        if topic.committed < 0:
+            raise ValueError(f"property {P_OFFSET} is negative")
+        return topic

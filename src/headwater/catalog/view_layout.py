@@ -19,7 +19,9 @@ Merge = Literal["sum", "min", "max", "hll", "moments"]
 """How a column of a state is put together from several rows."""
 
 ROWS, PART, EPOCH = "__rows", "__part", "__epoch"
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
+"""1: sums of BIGINT and of wide decimals could not lose every value exactly, and the types of joined and united columns
+were not recorded. Views of an earlier version are built again when they are next recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Layout:
     offset: int | None = None
     opaque: str | None = None  # why the query cannot be taken apart; the view then always recomputes
     untracked: str | None = None  # why no change can be followed although it was taken apart
+    identities: tuple[tuple[str, tuple[str, ...]], ...] = ()  # columns that are grouped by other SQL than themselves
 
     @property
     def recomputes(self) -> str | None:
@@ -101,6 +104,11 @@ class Layout:
         found["order"] = tuple(Sort(**each) for each in found["order"])
         rest = {key: _tuples(value) for key, value in found.items() if key not in ("states", "order")}
         return cls(**rest, states=found["states"], order=found["order"])
+
+
+def layout_version(text: str) -> int:
+    """The version in which a layout was written."""
+    return int(json.loads(text)["version"])
 
 
 def _tuples(value: Any) -> Any:

@@ -17,11 +17,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import BooleanType
 
-from headwater.catalog.definitions import P_KIND, P_OPTION, P_VERSION, VERSION, file_properties
+from headwater.catalog.definitions import P_KIND, P_OPTION, P_VERSION, P_WRITTEN_BY, VERSION, file_properties
 from headwater.catalog.kept import Kept
 from headwater.errors import Corrupt, ViewNotFound
+from headwater.sql.kafka_texts import upgrade_kafka_options
 from headwater.sql.view_options import parse_view_options, render_view_options
 from headwater.types import VIEWS, TableName, ViewDefinition
+from headwater.version import __version__, newer_version
 
 P_QUERY = "headwater.view.query"
 P_LAYOUT = "headwater.view.layout"
@@ -198,6 +200,7 @@ def view_properties(
     """The properties of a new view's table."""
     ours = {
         P_VERSION: str(VERSION),
+        P_WRITTEN_BY: __version__,
         P_KIND: "view",
         P_QUERY: definition.query,
         P_LAYOUT: layout,
@@ -226,7 +229,10 @@ class Views(Kept[View]):
     listing = "SHOW MATERIALIZED VIEWS"
 
     def _of(self, name: str, table: Table) -> View:
-        return View(_definition(name, table), table)
+        view = View(_definition(name, table), table)
+        # What the properties say is decoded here once, so that damage is found before anything relies on it.
+        _ = view.kind, view.types, view.sources, view.position, view.read
+        return view
 
     def readers_of(self, table: TableName) -> list[View]:
         """The views that read a table directly."""
@@ -237,12 +243,12 @@ def _definition(name: str, table: Table) -> ViewDefinition:
     properties = table.metadata.properties
     version = properties.get(P_VERSION, "")
     if properties.get(P_KIND) != "view" or not version.isdigit():
-        raise Corrupt(f'table "views.{name}" is not a view', detail=f"Its property {P_KIND} does not say so.")
-    if int(version) > VERSION:
         raise Corrupt(
-            f'materialized view "{name}" was written by a later Headwater',
-            detail=f"Its definition has version {version}; this one reads up to {VERSION}.",
-            hint="Upgrade Headwater.",
+            f'definition of materialized view "{name}" cannot be read',
+            detail=f"The property {P_KIND} or {P_VERSION} of its table is not as it was written.",
+            hint="Restore its metadata from a backup; `headwater doctor` checks all tables.",
         )
+    if int(version) > VERSION:
+        raise newer_version(f'materialized view "{name}"', "version", version, VERSION, properties.get(P_WRITTEN_BY))
     options = {k.removeprefix(P_OPTION): v for k, v in properties.items() if k.startswith(P_OPTION)}
-    return ViewDefinition(name, properties[P_QUERY], parse_view_options(options))
+    return ViewDefinition(name, properties[P_QUERY], parse_view_options(upgrade_kafka_options(options)))

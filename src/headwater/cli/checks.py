@@ -19,10 +19,11 @@ NO_DISK = 512 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Something that can be put right without losing anything."""
+    """Something that can be put right: without losing anything, or only if somebody gives the `option` for it."""
 
     what: str
     run: Callable[[], None] = field(repr=False, compare=False)
+    option: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def _read(snapshot: Snapshot, entries: _Entries, found: Contents) -> list[str]:
         return [f"manifest list {local_path(snapshot.manifest_list)} cannot be read: {_said(error)}"]
     live: dict[str, DataFile] = {}
     for manifest in manifests:
-        read = entries.of(manifest)
+        read = entries.of(manifest, snapshot)
         if read is None:
             found.unreadable.add(snapshot.snapshot_id)
         for entry in read or ():
@@ -77,19 +77,20 @@ class _Entries:
         self.read: dict[str, list[ManifestEntry] | None] = {}
         self.wrong: list[str] = []
 
-    def of(self, manifest: ManifestFile) -> list[ManifestEntry] | None:
+    def of(self, manifest: ManifestFile, snapshot: Snapshot) -> list[ManifestEntry] | None:
         path = manifest.manifest_path
         if path not in self.read:
-            self.read[path] = self._checked(manifest)
+            self.read[path] = self._checked(manifest, snapshot)
         return self.read[path]
 
-    def _checked(self, manifest: ManifestFile) -> list[ManifestEntry] | None:
+    def _checked(self, manifest: ManifestFile, snapshot: Snapshot) -> list[ManifestEntry] | None:
         path = local_path(manifest.manifest_path)
         try:
             entries = list(manifest.fetch_manifest_entry(self.io, discard_deleted=False))
             size = path.stat().st_size
         except Exception as error:
-            self.wrong.append(f"manifest {path} cannot be read: {_said(error)}")
+            named_by = f"manifest list {local_path(snapshot.manifest_list)} names it"
+            self.wrong.append(f"manifest {path} cannot be read: {_said(error)}; {named_by}")
             return None
         if size != manifest.manifest_length:
             self.wrong.append(f"manifest {path} has {size} bytes instead of {manifest.manifest_length}")
@@ -115,7 +116,7 @@ def _wrong_totals(snapshot: Snapshot, contents: Contents) -> Iterator[str]:
     )
     for (name, noun), found in zip(_TOTALS.items(), counts, strict=True):
         said = snapshot.summary[name]
-        if said is not None and int(said) != found:
+        if said not in (None, str(found)):  # as text, because a damaged summary may hold anything
             yield f"snapshot {snapshot.snapshot_id} says that it has {said} {noun}, its manifests list {found}"
 
 
@@ -139,7 +140,7 @@ def check_files(qualified: str, table: StaticTable, contents: Contents) -> Check
     current = contents.of(table.current_snapshot())
     if table.metadata.current_snapshot_id in contents.unreadable:
         message = f"not all of its files are known: {contents.wrong[0]}"
-        return Check(qualified, "fail", message, "Restore the table's metadata folder from a backup.")
+        return Check(qualified, "fail", message, _advice(name, table, contents))
     wrong = {path: reason for path, file in current.items() if (reason := _wrong(file, deep))}
     past = {path: file for files in contents.files.values() for path, file in files.items() if path not in current}
     lost = {path: reason for path, file in past.items() if (reason := _wrong(file, deep))}
@@ -162,6 +163,8 @@ def _advice(name: str, table: StaticTable, contents: Contents) -> str:
     """What can be done about snapshots that cannot be read, or files that are damaged."""
     backup = "Restore the files from a backup"
     if table.metadata.properties.get("headwater.kind") == "view":
+        if table.metadata.current_snapshot_id in contents.unreadable:  # a refresh has to know which files it replaces
+            return f"`DROP MATERIALIZED VIEW {name}`, and create it again from its sources."
         return f"Run `REFRESH MATERIALIZED VIEW {name} FULL`, which computes it anew from its sources."
     if not contents.deep:  # past states were not looked at
         return f"{backup}, or run `headwater doctor --deep`, which says what can be repaired."

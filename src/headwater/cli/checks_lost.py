@@ -1,4 +1,4 @@
-"""The doctor's view of a topic's damaged files: which records each holds, and where on the lake they still are."""
+"""The doctor's view of a topic's damaged files: which records each holds, and where else in the lake they are."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The offsets of a damaged file's records, as far as they can be told: `exact`, or some of these; none if the file
-    may hold too many to look at."""
+    """The offsets of a damaged file's records, as far as they are known: `exact`, or some of these; None if the file
+    may hold too many to search for."""
 
     offsets: np.ndarray | None = field(repr=False)
     exact: bool
@@ -62,8 +62,8 @@ def check_lost(
     for file in damaged[:MOST]:
         yield search.check(file)
     if len(damaged) > MOST:
-        message = f"{len(damaged) - MOST} more damaged files were not looked at"
-        yield Check(f"file of {name}", "fail", message, "Put the others right, and look again.")
+        message = f"{len(damaged) - MOST} more damaged files were not searched"
+        yield Check(f"file of {name}", "fail", message, "Repair the others, and run the check again.")
 
 
 class _Search:
@@ -126,14 +126,14 @@ class _Search:
         if copy is not None and copy.same and len(copy.offsets) == file.record_count and self._is_alone(file, held):
             what = f"{counted(file.record_count, 'record')} of {local_path(file.file_path).name}"
             repair = Repair(
-                f"write {what} anew from version {copy.snapshot.snapshot_id} of topic {self._name}",
+                f"write {what} again from version {copy.snapshot.snapshot_id} of topic {self._name}",
                 partial(self._restore, file, copy),
             )
             kept = f"Nothing is lost: version {copy.snapshot.snapshot_id} has all of them in undamaged files."
             return f"{kept} Run `headwater doctor --deep --repair`.", repair
         parts = [self._log(held), self._past(copy, held)]
         known = " ".join(part for part in parts if part)
-        return f"{backup}. {known or 'Nothing else on this lake has these records.'}", None
+        return f"{backup}. {known or 'Nothing else in the lake has these records.'}", None
 
     def _is_alone(self, file: DataFile, held: Held) -> bool:
         """Whether no other damaged file may hold what was found."""
@@ -195,7 +195,7 @@ class _Search:
                     return []
                 found = db.execute("SELECT first_offset, rows FROM log_entries WHERE topic = ? ORDER BY 1", (row[0],))
                 return [Offsets(first, first + rows) for first, rows in found]
-        except sqlite3.Error:  # told with the log
+        except sqlite3.Error:  # the checks of the log report it
             return []
 
     def _restore(self, file: DataFile, copy: Copy) -> None:

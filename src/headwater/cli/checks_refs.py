@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import StaticTable, Table
 
+from headwater.catalog.progress import progress_of
 from headwater.catalog.views import P_POSITION, Position
 from headwater.cli.checks import Check, Repair
 from headwater.cli.screen import counted
@@ -17,14 +18,17 @@ from headwater.types import VIEW_TAG, VIEWS, TableName
 Load = Callable[[TableName], Table]
 
 
-def check_refs(tables: Mapping[TableName, StaticTable], load: Load) -> Iterator[Check]:
-    """Whether tags and branches point to snapshots that are there, and each view's tags to what it stands for."""
+def check_refs(tables: Mapping[TableName, StaticTable], damaged: Collection[TableName], load: Load) -> Iterator[Check]:
+    """Whether tags and branches point to snapshots that are there, and each view's tags to what it stands for.
+
+    `damaged` tables exist, but nothing can be said of them here.
+    """
     for name, table in tables.items():
         yield _check_dangling(name, table)
-        yield from _stale(name, table, tables, load)
+        yield from _stale(name, table, {*tables, *damaged}, load)
     for name, table in tables.items():
         if name.namespace == VIEWS and P_POSITION in table.metadata.properties:
-            yield from _check_view(name, table, tables, load)
+            yield from _check_view(name, table, tables, damaged, load)
 
 
 def _check_dangling(name: TableName, table: StaticTable) -> Check:
@@ -33,10 +37,10 @@ def _check_dangling(name: TableName, table: StaticTable) -> Check:
     if lost:
         message = f"{', '.join(lost)} point to snapshots that are not there"
         return Check(f"tags of {name.name}", "fail", message, "Restore the table's metadata from a backup.")
-    return Check(f"tags of {name.name}", "ok", f"{counted(len(table.metadata.refs), 'tag or branch')} in order")
+    return Check(f"tags of {name.name}", "ok", f"{counted(len(table.metadata.refs), 'reference')} in order")
 
 
-def _stale(name: TableName, table: StaticTable, tables: Mapping[TableName, StaticTable], load: Load) -> Iterator[Check]:
+def _stale(name: TableName, table: StaticTable, tables: Collection[TableName], load: Load) -> Iterator[Check]:
     """Tags of views that do not exist: they keep snapshots from expiring for nobody."""
     for ref in table.metadata.refs:
         if ref.startswith(VIEW_TAG) and TableName(VIEWS, ref.removeprefix(VIEW_TAG)) not in tables:
@@ -54,15 +58,24 @@ def _unpin(name: TableName, ref: str, load: Load) -> None:
 
 
 def _check_view(
-    name: TableName, table: StaticTable, tables: Mapping[TableName, StaticTable], load: Load
+    name: TableName,
+    table: StaticTable,
+    tables: Mapping[TableName, StaticTable],
+    damaged: Collection[TableName],
+    load: Load,
 ) -> Iterator[Check]:
     label, view = f"sources of {name.name}", name.name
     position = Position.from_json(table.metadata.properties[P_POSITION])
+    streamed = progress_of(table.metadata.properties) is not None
     for source, snapshot in position.snapshots.items():
         of = tables.get(source)
-        if of is None or position.ids.get(source) not in (None, str(of.metadata.table_uuid)):
+        if source in damaged:
+            yield Check(label, "warn", f"{source}, which it reads, is damaged", "See what is wrong with that table.")
+        elif of is None or not _is_same(position.ids.get(source), of):
             message = f"{source}, which it reads, is gone"
             yield Check(label, "fail", message, f"Make the source again, or `DROP MATERIALIZED VIEW {view}`.")
+        elif streamed:  # it goes on from offsets, and keeps no snapshot
+            yield Check(label, "ok", f"{source}, which a stream follows")
         elif snapshot is not None and of.metadata.snapshot_by_id(snapshot) is None:
             message = f"snapshot {snapshot} of {source}, for which it stands, is not there"
             yield Check(label, "warn", message, "The next refresh recomputes the view.")
@@ -75,6 +88,13 @@ def _check_view(
             yield Check(label, "warn", message, "Run `headwater doctor --repair`, or refresh the view.", repair)
         else:
             yield Check(label, "ok", f"{source} at snapshot {snapshot}, which its tag keeps")
+
+
+def _is_same(id: str | None, table: StaticTable) -> bool:
+    """Whether a source is the table that a view was computed from.
+
+    The id of a view has a second part, which stands for its query: one that was replaced since is still there."""
+    return id is None or id.partition(":")[0] == str(table.metadata.table_uuid)
 
 
 def _pinned(table: StaticTable, view: str) -> int | None:

@@ -1,14 +1,15 @@
-"""`headwater doctor`: what is well with this machine and this lake, what is not, and what to do about it."""
+"""`headwater doctor`: checks of this machine and this lake, with advice and repairs."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headwater.cli.screen import counted
 from headwater.cli.session import CONFIG_FILE, Json, Quiet, Session, find_lake, session_of
 
 if TYPE_CHECKING:
@@ -27,16 +28,33 @@ def doctor(
         bool, typer.Option("--deep", help="Read every file of every table: checksums, manifests, offsets, orphans.")
     ] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Put right what can be without losing anything, after asking.")
+        bool, typer.Option("--repair", help="Repair what can be repaired without data loss, after confirmation.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a repair.")] = False,
+    start_new_log: Annotated[
+        bool,
+        typer.Option(
+            "--start-new-log",
+            help="With --repair: continue without a lost or damaged state.db; says first what is lost. The service "
+            "must be stopped.",
+        ),
+    ] = False,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--drop",
+            metavar="TABLE",
+            help="With --repair: drop this table, such as topics.orders, which cannot be read, and its records.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Run repairs without confirmation.")] = False,
     json_: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Check the environment and the lake; exit with 1 if something is broken."""
     session = session_of(context)
     checks = list(_all_checks(session, deep))
-    if repair and _repaired(checks, session.screen, yes):
+    options = [*(["--start-new-log"] if start_new_log else []), *(f"--drop {table}" for table in drop or ())]
+    if repair and _repaired(checks, session.screen, yes, options):
         checks = list(_all_checks(session, deep))
     failed = any(check.status == "fail" for check in checks)
     if session.screen.json:
@@ -47,17 +65,20 @@ def doctor(
     raise typer.Exit(1 if failed else 0)
 
 
-def _repaired(checks: Iterable[Check], screen: Screen, yes: bool) -> bool:
-    """Do the repairs that the checks offer, once somebody agreed; whether anything was done."""
-    repairs = [check.repair for check in checks if check.repair is not None]
+def _repaired(checks: Iterable[Check], screen: Screen, yes: bool, options: Collection[str]) -> bool:
+    """Run the repairs that the checks offer, after confirmation; whether anything was done."""
+    offered = [check.repair for check in checks if check.repair is not None]
+    repairs = [each for each in offered if each.option is None]
+    # Several checks may offer the repair of one option; it is done once.
+    repairs += {each.option: each for each in offered if each.option in options}.values()
     if not repairs:
-        screen.note("nothing can be repaired here without a decision of yours")
+        screen.note("nothing can be repaired without an explicit option; see the findings")
         return False
     for each in repairs:
         screen.note(f"can be repaired: {each.what}")
     if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise typer.BadParameter("add --yes, as nobody can be asked here.")
-    if not yes and not typer.confirm(f"Do {'it' if len(repairs) == 1 else 'all of it'}?", err=True):
+        raise typer.BadParameter("add --yes: there is no terminal for the confirmation.")
+    if not yes and not typer.confirm(f"Run {counted(len(repairs), 'repair')}?", err=True):
         return False
     for each in repairs:
         each.run()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.cli.screen import Screen
-from headwater.errors import HeadwaterError
+from headwater.errors import HeadwaterError, system_error
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -54,12 +54,11 @@ def as_text(error: HeadwaterError, screen: Screen) -> str:
 
 def report(error: HeadwaterError, screen: Screen) -> int:
     """Show an expected error on stderr; the exit code."""
-    screen.clear()
     if screen.json:
         text = json.dumps(as_problem(error), ensure_ascii=False, default=str) + "\n"
     else:
         text = as_text(error, screen)
-    sys.stderr.write(text.encode("utf-8", "backslashreplace").decode())
+    screen.complain(text)
     if debugging():
         traceback.print_exception(error)
     return FAILED
@@ -75,9 +74,9 @@ def report_usage(message: str, usage: str, screen: Screen) -> int:
             "code": "usage",
             "hint": usage.strip(),
         }
-        sys.stderr.write(json.dumps(problem, ensure_ascii=False) + "\n")
+        screen.complain(json.dumps(problem, ensure_ascii=False) + "\n")
     else:
-        sys.stderr.write(f"{usage}{screen.red('error')}: {message}\n")
+        screen.complain(f"{usage}{screen.red('error')}: {message}\n")
     return WRONG_USAGE
 
 
@@ -86,6 +85,8 @@ def report_bug(failed: BaseException, screen: Screen) -> int:
     if debugging():
         traceback.print_exception(failed)
         return FAILED
+    if (known := system_error(failed)) is not None:
+        return report(known, screen)
     log = _remember(failed)
     kept = f"The details are in {log}." if log else "Set HEADWATER_DEBUG=1 to see the details."
     bug = HeadwaterError(
@@ -99,7 +100,8 @@ def report_bug(failed: BaseException, screen: Screen) -> int:
 def _remember(failed: BaseException) -> Path | None:
     log = state_folder() / "errors.log"
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.touch(mode=0o600)
         with log.open("a", encoding="utf-8", errors="backslashreplace") as lines:
             lines.write(f"-- {time.strftime('%Y-%m-%dT%H:%M:%S%z')} {sys.argv}\n")
             lines.writelines(traceback.format_exception(failed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -84,6 +85,7 @@ def serve(
         threading.Thread(target=_warm, args=(lake, session.screen), name="headwater-warm", daemon=True).start()
         _say_serving(session.screen, url, lake.paths.root)
 
+    os.umask(lake.settings.umask)
     serve_http(lake, host, port, on_ready=ready)
     session.screen.note("stopped")
 
@@ -128,14 +130,15 @@ def setup(
     """Check Java, fetch the JVM packages, so that nothing needs the network later, and have Spark start quickly."""
     from headwater.config import default_cache
     from headwater.spark.archive import archive_file
+    from headwater.spark.built import is_intact
+    from headwater.spark.compiled import ensure_class_path
     from headwater.spark.java import find_java
-    from headwater.spark.packages import ensure_packages
 
     screen = session_of(context).screen
     java = find_java()
-    files = ensure_packages(default_cache(), lambda line: screen.note(f"setup: {line}"), java)
+    files = ensure_class_path(default_cache(), lambda line: screen.note(f"setup: {line}"), java)
     archive = archive_file(default_cache(), java, files)
-    if not archive.is_file():
+    if not is_intact(archive):
         _prepare(archive, screen)
     if screen.json:
         report = {

@@ -14,7 +14,21 @@ from typing import Annotated, Any
 
 import typer
 
-from headwater.cli import doctor, lake, maintain, mv, parquet, produce, query, snapshots, sql, stream, tail, topic
+from headwater.cli import (
+    backup,
+    doctor,
+    lake,
+    maintain,
+    mv,
+    parquet,
+    produce,
+    query,
+    snapshots,
+    sql,
+    stream,
+    tail,
+    topic,
+)
 from headwater.cli.failures import INTERRUPTED, WRONG_USAGE, debugging, report, report_bug, report_usage
 from headwater.cli.screen import Screen
 from headwater.cli.session import Session
@@ -81,22 +95,23 @@ tail.register(app)
 sql.register(app)
 maintain.register(app)
 doctor.register(app)
+backup.register(app)
 
 
 def run() -> None:
     """The entry point: run the command in `sys.argv` and exit with 0 (done), 1 (an error) or 2 (wrong usage)."""
     gc.set_threshold(_YOUNG_OBJECTS)
     code = main(sys.argv[1:])
-    if threading.active_count() == 1:
-        _leave(code)
+    _leave(code)
     sys.exit(code)
 
 
 def _leave(code: int) -> None:
     """End the process at once: taking the interpreter apart object by object is a tenth of a short command's time.
 
-    Only with no other thread left. Exit handlers run and what was written goes out, as they would have.
+    As usual, threads that are no daemons are waited for, exit handlers run, and what was written goes out.
     """
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     with suppress(OSError):  # whoever reads our output is gone; the usual way out says so
         sys.stdout.flush()

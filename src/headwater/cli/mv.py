@@ -21,6 +21,7 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The view's name.")]
 Full = Annotated[bool, typer.Option("--full", help="Recompute it, whatever a refresh would do by itself.")]
+LISTED = ("view", "mode", "method", "status", "rows", "lag_rows", "last_refresh", "description", "error")
 REFRESHED = ("view", "method", "rows_read", "rows_written", "seconds", "reason")
 HISTORY = ("started_at", "view", "outcome", "trigger", *REFRESHED[1:], "verified", "error")
 """What a table of refreshes shows of them, so that it fits a screen; --json has everything."""
@@ -40,7 +41,7 @@ def create(
     ] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", metavar="FILE", help="The query of a file.")] = None,
     refresh: Annotated[
-        Literal["periodic", "immediate", "manual", "on_query", "continuous"] | None,
+        Literal["immediate", "periodic", "manual", "on_query", "continuous"] | None,
         typer.Option("--refresh", help="When it is refreshed. Default: periodic."),
     ] = None,
     method: Annotated[
@@ -93,7 +94,7 @@ def list_views(context: typer.Context, json_: Json = False, quiet: Quiet = False
     from headwater.sql.statements import ShowViews
 
     session = session_of(context)
-    _say_rows(session, session.lake.execute(ShowViews()), "no views yet; `headwater mv create` makes one")
+    _say_rows(session, session.lake.execute(ShowViews()), "no views yet; `headwater mv create` makes one", LISTED)
 
 
 @app.command("describe")

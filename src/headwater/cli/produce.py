@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = "8MB"
 MAX_RECORD = 16 * 1024**2
+MAX_ROWS = 64 * 1024
 REPORT = 0.1
 
 
@@ -97,7 +98,7 @@ def produce(
     max_record = int(getattr(getattr(lake, "settings", None), "max_record_bytes", MAX_RECORD))
     with open_input(file) as stream:
         live = file == "-" and producer is None and stat.S_ISFIFO(os.fstat(0).st_mode)
-        chunks = read_chunks(stream, kind, target, max_record, live=live)
+        chunks = read_chunks(stream, kind, target, max_record, live=live, max_rows=MAX_ROWS)
         sending = Sending(session, topic, file, _length(file))
         sending.run(chunks, Source("cli" if file == "-" else f"cli:{Path(file).name}", producer))
 
@@ -287,13 +288,12 @@ def _is_drained_elsewhere(lake: Any) -> bool:
     import sqlite3
     from contextlib import closing
 
+    from headwater.state.leases import Lease, is_held
     from headwater.state.sqlite import connect
 
     try:
         with closing(connect(lake.paths.state, lake.settings.busy_timeout, read_only=True)) as db:
-            held = db.execute(
-                "SELECT count(*) FROM leases WHERE name LIKE 'ingest:%' AND expires_at > ?", (time.time(),)
-            ).fetchone()
+            rows = db.execute("SELECT name, holder, expires_at FROM leases WHERE name LIKE 'ingest:%'").fetchall()
     except sqlite3.OperationalError:  # no service has ever run here
         return False
-    return bool(held[0])
+    return any(is_held(Lease(*row), time.time(), lake.settings.lease_ttl) for row in rows)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import shutil
 import sys
 from contextlib import suppress
@@ -10,7 +12,14 @@ from typing import TextIO
 
 import typer
 
+from headwater.observability.terminal import terminal_text
+
 ERASE = "\r\033[K"
+HOME = "\033[H\033[J"
+
+_BEGIN, _END = f"\ufdd0{secrets.token_hex(8)}:", "\ufdd1"
+"""Around the code of a style, until a text is written: no text from elsewhere can contain the token."""
+_STYLE = re.compile(f"{_BEGIN}([0-9;]+){_END}")
 
 
 class Screen:
@@ -42,7 +51,10 @@ class Screen:
         self._put(sys.stdout, text)
 
     def write_bytes(self, data: bytes) -> None:
-        """Write a part of the result as it is."""
+        """Write a part of the result as it is; on a terminal, as text."""
+        if self.is_terminal:
+            self.write(data.decode("utf-8", "replace"))
+            return
         self.clear()
         with _closed_pipe_ends():
             sys.stdout.flush()
@@ -53,6 +65,15 @@ class Screen:
         """Hand over what is buffered now, so that a closed pipe is found here and not at exit."""
         with _closed_pipe_ends():
             sys.stdout.flush()
+
+    def complain(self, text: str) -> None:
+        """Write about an error, also where notes are not wanted."""
+        self.clear()
+        self._put(sys.stderr, text)
+
+    def home(self) -> None:
+        """Go to the upper left corner of an empty terminal."""
+        self._control(sys.stdout, HOME)
 
     def note(self, text: str) -> None:
         """Tell a person something that is not the result."""
@@ -69,13 +90,14 @@ class Screen:
         """Replace the progress line."""
         if self.shows_progress:
             self._line = True
-            self._put(sys.stderr, ERASE + text[: self.width - 1])
+            self._control(sys.stderr, ERASE)
+            self._put(sys.stderr, text[: self.width - 1])
 
     def clear(self) -> None:
         """Take the progress line away."""
         if self._line:
             self._line = False
-            self._put(sys.stderr, ERASE)
+            self._control(sys.stderr, ERASE)
 
     def dim(self, text: str, stream: TextIO | None = None) -> str:
         return self._styled(text, "2", stream or sys.stdout)
@@ -94,9 +116,16 @@ class Screen:
 
     def _styled(self, text: str, code: str, stream: TextIO) -> str:
         coloured = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        return f"\033[{code}m{text}\033[0m" if coloured else text
+        return f"{_BEGIN}{code}{_END}{text}{_BEGIN}0{_END}" if coloured else text
 
     def _put(self, stream: TextIO, text: str) -> None:
+        # Names, descriptions and rows are other people's. A file or a program gets them as they are.
+        if stream.isatty() or (stream is sys.stderr and not self.json):
+            parts = _STYLE.split(text)  # texts, and the codes of styles between them
+            text = "".join(f"\033[{part}m" if at % 2 else terminal_text(part) for at, part in enumerate(parts))
+        self._control(stream, text)
+
+    def _control(self, stream: TextIO, text: str) -> None:
         with _closed_pipe_ends():
             # A name may hold what the terminal's encoding lacks; an error about an error helps nobody.
             stream.write(text.encode(stream.encoding or "utf-8", "backslashreplace").decode(stream.encoding or "utf-8"))

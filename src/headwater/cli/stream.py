@@ -27,11 +27,10 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The stream's name.")]
 Job = Annotated[str, typer.Argument(metavar="NAME", help="A continuous view, or a stream with a connector.")]
 STATUS = (
     *("name", "kind", "state", "input_rows_per_s", "processed_rows_per_s", "watermark", "lag_rows"),
-    *("state_rows", "state_bytes", "late_rows", "restarts", "last_error"),
+    *("state_rows", "state_bytes", "late_rows", "restarts", "waits_for", "last_error"),
 )
 """What a table shows of a status, so that it fits a screen; --json has everything."""
 WATCH_SECONDS = 1.0
-_HOME = "\033[H\033[J"
 
 
 @app.command("create")
@@ -217,7 +216,7 @@ def _say_status(session: Session, name: str | None, watch: bool) -> None:
         _say_json(session, found if name is None else found[0])
         return
     if watch and screen.is_terminal:
-        screen.write(_HOME)
+        screen.home()
     if name is None:
         _say_rows(session, result, "no continuous views or connectors yet", STATUS)
     else:

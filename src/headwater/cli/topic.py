@@ -105,16 +105,21 @@ def _read_file(file: Path) -> SchemaFile:
 def list_topics(context: typer.Context, json_: Json = False, quiet: Quiet = False) -> None:
     """List the topics with their sizes."""
     from headwater.cli.formats import json_objects, write_result
+    from headwater.serving.result import Result
     from headwater.sql.statements import ShowTopics
 
     session = session_of(context)
     result = session.lake.execute(ShowTopics())
     if session.screen.json:
         session.screen.write(json.dumps(json_objects(result), ensure_ascii=False) + "\n")
-    elif result.arrow().num_rows:
-        write_result(result, "table", session.screen, None)
-    else:
+        return
+    table = result.arrow()
+    if not table.num_rows:
         session.screen.note("no topics yet; `headwater topic create` makes one")
+        return
+    if table["damage"].null_count == table.num_rows:
+        table = table.drop_columns("damage")
+    write_result(Result(table.schema, iter(table.to_batches())), "table", session.screen, None)
 
 
 @app.command("describe")

@@ -34,8 +34,8 @@ def problem_error(problem: Mapping[str, Any], status: int, retry_after: int = 1)
     standard = {"type", "title", "status", "detail", "code", "hint"}
     data = {key: value for key, value in problem.items() if key not in standard}
     about = {"detail": problem.get("detail"), "hint": problem.get("hint"), **data}
-    kind = _KINDS.get(problem["code"]) or _BY_STATUS.get(status, HeadwaterError)
-    if kind is Backpressure:
+    kind = errors.BY_CODE.get(problem["code"]) or _BY_STATUS.get(status, HeadwaterError)
+    if kind in (Backpressure, errors.QueryInterrupted):
         about["retry_after"] = retry_after
     return kind(problem.get("title", ""), **about)
 
@@ -45,9 +45,6 @@ def _retry_after(response: httpx.Response) -> int:
     return int(text) if text.isascii() and text.isdigit() else 1
 
 
-_KINDS: dict[str, type[HeadwaterError]] = {
-    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HeadwaterError)
-}
 _BY_STATUS: dict[int, type[HeadwaterError]] = {
     status: InvalidInput if status < 500 else Unavailable for status in (400, 403, 405, 406, 415, 502, 503, 504)
 } | {404: errors.NotFound, 429: Backpressure}
@@ -63,7 +60,7 @@ def ingested(commit: Mapping[str, Any]) -> Ingested:
     return Ingested(
         commit["topic"],
         Offsets(*commit["offsets"]),
-        commit["snapshot"],
+        int(commit["snapshot"]),
         commit["files"],
         commit["bytes"],
         commit["seconds"],

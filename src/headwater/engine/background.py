@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -30,10 +28,11 @@ class Background:
 
     def ingest(self, topics: Topics, log: Log, ingester: Ingester, metrics: Metrics) -> IngestLoop:
         """Commit what producers send, when it is due."""
+        from headwater.state.holders import holder_name
         from headwater.state.leases import Leases, open_state
 
         state = open_state(self._paths.state, self._settings.busy_timeout)
-        leases = Leases(state, f"{socket.gethostname()}:{os.getpid()}:{id(self)}", self._settings.lease_ttl)
+        leases = Leases(state, holder_name(str(id(self))), self._settings.lease_ttl)
         loop = IngestLoop(topics, log, ingester, leases, metrics, poll=self._settings.ingest_poll)
         loop.start()
         self._until.callback(state.dispose)

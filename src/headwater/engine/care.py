@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
@@ -18,7 +19,7 @@ from headwater.config import LakePaths, Settings
 from headwater.engine.care_folders import plan_leftovers
 from headwater.engine.care_run import StepRunner, Wanted, begun, described, failed
 from headwater.engine.care_steps import Asked, Steps, Subject, Tell, nobody
-from headwater.errors import NotFound, TopicNotFound, ViewNotFound
+from headwater.errors import Corrupt, NotFound, TopicNotFound, ViewNotFound
 from headwater.observability.metrics import Metrics
 from headwater.serving.care_answers import maintained, remembered
 from headwater.serving.query import Cancel
@@ -48,6 +49,7 @@ class Care:
         views: Views,
         spark: Callable[[], SparkSession],
         metrics: Metrics,
+        cache: ManifestCache,
         *,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -58,7 +60,7 @@ class Care:
         self._metrics = metrics
         self.now = now
         self.store = CareStore(paths.state, settings.busy_timeout, settings.maintenance_history)
-        self._cache = ManifestCache()
+        self._cache = cache
         self.steps = Steps(topics, views, self.store, self._cache, spark, settings, lambda: self.now())
         self.runner = StepRunner(self.steps, self.store, metrics, settings.lease_ttl, self._reloaded)
 
@@ -93,6 +95,10 @@ class Care:
     def _reloaded(self, subject: Subject) -> Subject:
         kept = self._topics if subject.name.namespace == TOPICS else self._views
         return Subject(kept.load(subject.name.name))
+
+    def commits(self) -> dict[str, int]:
+        """How many commits this process has made to each table."""
+        return {".".join(table): count for table, count in self._topics.tables.commits().items()}
 
     # -- statements -----------------------------------------------------------------------------------------------
 
@@ -185,7 +191,8 @@ class Care:
         """Set the gauges of what tables look like, from metadata alone."""
         self._metrics.small_files.clear()
         for topic in self._topics.all():
-            self._metrics.small_files.labels(topic.name).set(small_files(topic, self._cache))
+            with suppress(Corrupt):  # the other topics are measured all the same
+                self._metrics.small_files.labels(topic.name).set(small_files(topic, self._cache))
         self._metrics.pending_deletion_bytes.set(sum(each.bytes for each in self.store.pending()))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.catalog.iceberg import Tables
+from headwater.errors import Corrupt
 from headwater.storage.maintenance.orphans import Folder, list_folders, plan_folders, run_folders
 from headwater.types import TOPICS, VIEWS, TableName
 
@@ -50,6 +51,15 @@ def plan_leftovers(tables: Tables, warehouse: Path, oldest: float) -> Leftovers:
 
 
 def locations(tables: Tables) -> list[str]:
-    """Where the tables are."""
+    """Where the tables are, damaged ones included; raises if that of a damaged one cannot be told."""
     names = [TableName(namespace, name) for namespace in NAMESPACES for name in tables.names(namespace)]
-    return [tables.load(name).location() for name in names]
+    return [_location(tables, name) for name in names]
+
+
+def _location(tables: Tables, name: TableName) -> str:
+    try:
+        return tables.load(name).location()
+    except Corrupt:
+        if (folder := tables.folder(name)) is None:
+            raise
+        return str(folder)

@@ -1,5 +1,8 @@
 """What a running service does for its tables by itself: it looks at each of them now and then, and does what is due.
 
+A table with many commits is looked at after so many of them, however often they come: what a commit and a query cost
+grows with the small files, manifests and snapshots that maintenance has not seen yet.
+
 One step at a time, in one thread. To look costs no more than the table's metadata, which is in memory for the most
 part; Spark starts only when there are files to rewrite.
 """
@@ -20,8 +23,12 @@ from headwater.state.care import Step
 
 log = logging.getLogger(__name__)
 
-FIRST = 15.0
-"""Seconds after the start at which is looked for the first time."""
+FIRST = 60.0
+"""Seconds before the first look: views that catch up after a restart come first, and need the same cores."""
+COMMITS = 100
+"""Commits of this process to one table after which it is looked at, whenever the interval ends."""
+COMMITS_POLL = 1.0
+"""Seconds between two looks at the number of commits."""
 ORPHANS_EVERY = 86_400.0
 """Seconds between two searches of a table's folder for orphans."""
 LONGEST_PAUSE = 86_400.0
@@ -39,6 +46,7 @@ class CareLoop:
         self._stop = threading.Event()
         self._failures: dict[tuple[str, str], int] = {}
         self._pauses: dict[tuple[str, str], tuple[float, float]] = {}
+        self._seen: dict[str, int] = {}
         self._thread = threading.Thread(target=self._run, name="headwater-care", daemon=True)
 
     def start(self) -> None:
@@ -51,24 +59,38 @@ class CareLoop:
             self._thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
-        wait = self._first
-        while not self._stop.wait(wait):
+        due = time.monotonic() + self._first
+        while not self._stop.wait(max(0.0, min(COMMITS_POLL, due - time.monotonic()))):
             began = time.monotonic()
             try:
-                self.tick()
+                if began >= due:
+                    due = began + self._interval
+                    self.tick()
+                elif busy := self.busy():
+                    self.tick(busy)
             except Exception as failed:  # whatever it is, it must not end the care of this process
                 log.warning("tables cannot be looked at", extra={"error": str(failed)})
-            wait = max(0.0, self._interval - (time.monotonic() - began))
 
-    def tick(self) -> list[Step]:
-        """Look at every table once and do what is due."""
+    def busy(self) -> frozenset[str]:
+        """The tables that had so many commits since they were looked at."""
+        commits = self._care.commits()
+        return frozenset(table for table, count in commits.items() if count - self._seen.get(table, 0) >= COMMITS)
+
+    def tick(self, only: frozenset[str] | None = None) -> list[Step]:
+        """Look at every table, or `only` at these, once and do what is due."""
+        commits = self._care.commits()
+        # Also for tables that are gone or damaged, which are no subjects: they must not be looked for every second.
+        self._seen = commits if only is None else self._seen | {name: commits.get(name, 0) for name in only}
         searched = self._care.store.last("orphans", self._care.now())
         done: list[Step] = []
         for subject in self._care.subjects():
             if self._stop.is_set():
                 break
-            done += self._look_at(subject, search=self._long_ago(searched.get(str(subject.name))))
-        if not self._stop.is_set() and self._long_ago(searched.get(WAREHOUSE)):
+            name = str(subject.name)
+            if only is not None and name not in only:
+                continue
+            done += self._look_at(subject, search=self._long_ago(searched.get(name)))
+        if only is None and not self._stop.is_set() and self._long_ago(searched.get(WAREHOUSE)):
             done.append(self._care.sweep(self._asked(), "schedule"))
         return done
 

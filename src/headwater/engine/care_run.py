@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from headwater.errors import Conflict, HeadwaterError, StaleCommit, TopicNotFoun
 from headwater.observability.metrics import Metrics
 from headwater.sql.statements import MaintenanceStep
 from headwater.state.care import CareStore, Step, Trigger, lease_of
+from headwater.state.holders import holder_name
 from headwater.state.leases import Leases
 
 log = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ class StepRunner:
     @contextmanager
     def held(self, table: str) -> Iterator[bool]:
         """The lease of the table, for a holder of its own: the parts of a process keep out of each other's way too."""
-        holder = f"{socket.gethostname()}:{os.getpid()}:{ULID()}"
+        holder = holder_name(str(ULID()))
         with Leases(self._store.engine, holder, self._lease_ttl).held(lease_of(table)) as ours:
             yield ours
 

@@ -31,7 +31,7 @@ from headwater.storage.maintenance.orphans import orphan_plan, run_orphans
 from headwater.storage.maintenance.retention import plan_retention, run_retention
 from headwater.storage.scan import ManifestCache
 from headwater.streaming.sending import last_epoch
-from headwater.types import VIEW_TAG, TableName
+from headwater.types import VIEW_TAG, TableName, id_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,7 +149,7 @@ class Steps:
 
         def run(_: Tell) -> Numbers:
             done = run_retention(self._load(subject), topic, plan)
-            return done.describe() | {"views": readers, "snapshot": done.snapshot_id}
+            return done.describe() | {"views": readers, "snapshot": id_text(done.snapshot_id)}
 
         return Planned("retention", name, True, plan.reason, plan.describe() | {"views": readers}, notes, run)
 
@@ -171,7 +171,13 @@ class Steps:
             # As they are before they are read: one that is put back meanwhile has another state than the damaged one.
             states = {path: state_of(Path(path)) for path in plan.paths}
             done = run_compaction(
-                self._topics, plan, self._spark, progress=tell, cancelled=asked.cancelled, memory=memory
+                self._topics,
+                plan,
+                self._spark,
+                self._cache,
+                progress=tell,
+                cancelled=asked.cancelled,
+                memory=memory,
             )
             if done.damaged:  # what could be rewritten is committed
                 self._store.note_damage(
@@ -188,7 +194,8 @@ class Steps:
         """How many past states the table keeps."""
         topic, settings = subject.topic, self._settings
         if topic is None:
-            seconds, least, most = settings.view_snapshot_retention, settings.view_min_snapshots, 1_000_000
+            seconds, least = settings.view_snapshot_retention, settings.view_min_snapshots
+            most = max(least, settings.view_max_snapshots)
         else:
             options = topic.definition.options
             seconds, least, most = options.snapshot_retention, options.min_snapshots, options.max_snapshots
@@ -229,7 +236,7 @@ class Steps:
 
         def run(_: Tell) -> Numbers:
             done = run_manifests(self._load(subject), self._cache, carried)
-            return done.describe() | {"snapshot": done.snapshot_id}
+            return done.describe() | {"snapshot": id_text(done.snapshot_id)}
 
         return Planned("manifests", str(subject.name), not plan.empty, plan.reason, plan.describe(), (), run)
 

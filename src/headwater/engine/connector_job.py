@@ -7,6 +7,7 @@ from typing import Any
 
 from headwater.catalog.streams import Stream
 from headwater.catalog.topics import Topics
+from headwater.connections import Connections
 from headwater.engine.intake import Intake
 from headwater.sources.kafka import KafkaConnector
 from headwater.topics.log import Log
@@ -15,9 +16,9 @@ from headwater.topics.log import Log
 class ConnectorJob:
     """Runs a stream's connector until it is stopped."""
 
-    def __init__(self, stream: Stream, topics: Topics, wal: Log, intake: Intake) -> None:
+    def __init__(self, stream: Stream, topics: Topics, wal: Log, intake: Intake, connections: Connections) -> None:
         self.name = stream.name
-        self._connector = KafkaConnector(stream.definition, topics, wal, intake.store)
+        self._connector = KafkaConnector(stream.definition, topics, wal, intake.store, connections)
 
     def run(self, stop: threading.Event, wake: threading.Event) -> None:
         self._connector.run(stop)

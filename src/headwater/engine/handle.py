@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from headwater.engine.time_travel import Moment, TimeTravelManager
+from headwater.errors import InvalidInput
 from headwater.serving.result import Result
 from headwater.sql.parquet_statements import recommend_of
 from headwater.sql.row_statements import delete_of, update_of
@@ -144,11 +145,11 @@ class TopicHandle:
         """Remove a tag."""
         self._past.untag(self.name, name, if_exists=if_exists)
 
-    def rollback(self, to: Moment, *, dry_run: bool = False, base: int | None = None) -> dict[str, Any]:
+    def rollback(self, to: Moment, *, dry_run: bool = False, base: int | str | None = None) -> dict[str, Any]:
         """Make the topic what it was; what that does, or would do. With `base`, only if that is still its snapshot."""
         return self._past.rollback(self.name, to, dry_run=dry_run, base=base)
 
-    def cherry_pick(self, snapshot_id: int, *, dry_run: bool = False) -> dict[str, Any]:
+    def cherry_pick(self, snapshot_id: int | str, *, dry_run: bool = False) -> dict[str, Any]:
         """Apply what a snapshot did that is not part of the topic any more."""
         return self._past.cherry_pick(self.name, snapshot_id, dry_run=dry_run)
 
@@ -172,11 +173,18 @@ class LocalTopic(TopicHandle):
 
 def _block(records: Any) -> tuple[Format, Any]:
     if isinstance(records, str):
-        return "ndjson", records.encode()
+        return "ndjson", records.encode("utf-8", "surrogatepass")  # a lone surrogate is refused where its line is
     if isinstance(records, bytes | bytearray | memoryview):
         return "ndjson", bytes(records)
     if isinstance(records, pa.Table | pa.RecordBatch):
         return "arrow", records
     if hasattr(records, "columns") and hasattr(records, "dtypes"):
         return "pandas", records
-    return "rows", [records] if isinstance(records, Mapping) else list(records)
+    if isinstance(records, Mapping):
+        return "rows", [records]
+    if not isinstance(records, Iterable):
+        raise InvalidInput(
+            "records are not in a form that can be appended",
+            detail=f"Expected NDJSON, dicts, an Arrow table or a pandas frame, got {type(records).__name__}.",
+        )
+    return "rows", list(records)

@@ -8,9 +8,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headwater.catalog.topics import Topic, Topics
-from headwater.errors import Backpressure, RecordsRejected, StorageBusy, TopicNotFound, Unavailable
+from headwater.errors import (
+    Backpressure,
+    Corrupt,
+    HeadwaterError,
+    RecordsRejected,
+    StorageBusy,
+    TopicNotFound,
+    Unavailable,
+)
 from headwater.observability.metrics import Metrics
-from headwater.storage.decode import Decoded
+from headwater.storage.decode import Account, Decoded
 from headwater.topics.ingest import Ingested, Ingester
 from headwater.topics.ingest_loop import record
 from headwater.topics.log import Log
@@ -32,13 +40,22 @@ class Intake:
         self._metrics = metrics
         self._auto_flush = auto_flush
 
-    def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source, *, wait: bool) -> Ack:
+    def append(
+        self,
+        name: str,
+        blocks: Iterable[Any],
+        format: Format,
+        source: Source,
+        *,
+        wait: bool,
+        account: Account | None = None,
+    ) -> Ack:
         """Store one request; with `wait` and the setting auto_flush, a full log is committed to the table first."""
         started = time.perf_counter()
         wait = wait and self._auto_flush
         blocks = list(blocks) if wait else blocks
         try:
-            ack = self._producer.append(name, blocks, format, source)
+            ack = self._producer.append(name, blocks, format, source, account)
         except RecordsRejected as rejected:
             self._metrics.rejected.labels(name).inc(rejected.data.get("rejected", 0))
             raise
@@ -46,11 +63,27 @@ class Intake:
             self._metrics.backpressure.inc()
             if not wait:
                 raise
-            self.flush()
-            ack = self._producer.append(name, blocks, format, source)
+            ack = self._append_with_room(name, blocks, format, source, account)
         self._metrics.append_seconds.observe(time.perf_counter() - started)
         self._count(ack)
         return ack
+
+    def _append_with_room(
+        self, name: str, blocks: Iterable[Any], format: Format, source: Source, account: Account | None
+    ) -> Ack:
+        """Commit what fills the log, then append. A topic that cannot be committed matters only while it leaves no
+        room: one damaged table must not keep records from the others."""
+        failure: HeadwaterError | None = None
+        try:
+            self.flush()
+        except HeadwaterError as error:
+            failure = error
+        try:
+            return self._producer.append(name, blocks, format, source, account)
+        except Backpressure:
+            if failure is not None:
+                raise failure from None
+            raise
 
     def store(self, topic: Topic, decoded: Decoded, source: Source) -> Ack:
         """Store what a connector decoded for the topic."""
@@ -73,7 +106,7 @@ class Intake:
     def flush(self, name: str | None = None, progress: Callable[[Ingested], None] = lambda _: None) -> list[Ingested]:
         """Commit what waits in the log of the topic, or of all topics, now.
 
-        Unavailable when a log does not answer; topics in other logs are committed all the same.
+        Unavailable when a log does not answer, Corrupt when a topic is damaged; the others are committed all the same.
         """
         if name is None:
             self.forget_dropped()
@@ -85,16 +118,17 @@ class Intake:
         if name is not None:
             return self._ingester.drain(name, counted)
         done: list[Ingested] = []
-        away: Unavailable | None = None
-        for topic in self._topics.all():
+        found, damaged = self._topics.survey()
+        failures: list[HeadwaterError] = [each.error for each in damaged]
+        for topic in found:
             try:
                 done += self._drain_if_there(topic.name, counted)
             except StorageBusy:  # what keeps one topic from being written keeps all
                 raise
-            except Unavailable as failed:
-                away = away or failed
-        if away is not None:
-            raise away
+            except (Unavailable, Corrupt) as failed:
+                failures.append(failed)
+        if failures:
+            raise failures[0]
         return done
 
     def _drain_if_there(self, name: str, counted: Callable[[Ingested], None]) -> list[Ingested]:
@@ -111,7 +145,12 @@ class Intake:
         except Unavailable as away:
             log.warning("topics that were dropped are not forgotten yet", extra={"error": str(away)})
             return
-        known = {topic.id for topic in self._topics.all()} if waiting else set()
+        if not waiting:
+            return
+        found, damaged = self._topics.survey()
+        if damaged:  # records in the log may be theirs
+            return
+        known = {topic.id for topic in found}
         for topic in waiting:
             if topic.id not in known:
                 self._log.drop(topic)

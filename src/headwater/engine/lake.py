@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, assert_never
 
 from headwater.catalog.iceberg import Tables, create_catalog_file, open_catalog
+from headwater.catalog.identity import locate_lake, record_identity
+from headwater.catalog.streams import Streams
 from headwater.catalog.topics import Topics
 from headwater.catalog.views import View, Views
-from headwater.config import LakePaths, Settings, load_settings
+from headwater.config import LakePaths, Settings, is_writable, load_settings
 from headwater.engine.background import Background
+from headwater.engine.file_access import close_files
 from headwater.engine.handle import LocalTopic
 from headwater.engine.intake import Intake
 from headwater.engine.logs import open_logs
@@ -24,13 +27,15 @@ from headwater.engine.spark_start import start_spark
 from headwater.engine.tailing import Tail, Tailing
 from headwater.engine.topic_statements import TopicStatements, keep_promises
 from headwater.engine.view_handle import ViewHandle
-from headwater.errors import LakeExists, TopicNotFound
+from headwater.errors import LakeExists, TopicNotFound, Unavailable, named_system_errors
 from headwater.observability.metrics import Metrics
 from headwater.serving.duck import Duck
 from headwater.serving.query import Cancel, Queries
 from headwater.serving.result import Result
 from headwater.serving.tail_request import tail_request
 from headwater.serving.usage import UsageRecorder
+from headwater.spark.preflight import check_cores
+from headwater.spark.query_worker import QueryWorker, WorkerState
 from headwater.spark.session import SparkEngine, SparkState
 from headwater.sql.alter import alter_of
 from headwater.sql.care_statements import checked_steps
@@ -57,10 +62,12 @@ from headwater.sql.statements import (
 from headwater.sql.stream_names import expanded
 from headwater.sql.view_definition import checked_view
 from headwater.state.usage import UsageStore
+from headwater.storage.decode import Account
 from headwater.storage.scan import ManifestCache
 from headwater.topics.evolution import Evolver
 from headwater.topics.ingest import Ingested, Ingester
 from headwater.topics.ingest_loop import IngestLoop
+from headwater.topics.log_integrity import create_log
 from headwater.topics.produce import Ack, Format, Producer, Source
 from headwater.topics.rewrite import Rewriter
 from headwater.types import TOPICS, TopicDefinition
@@ -68,6 +75,7 @@ from headwater.types import TOPICS, TopicDefinition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headwater.backup.create import BackupReport
     from headwater.engine.care import Care
     from headwater.engine.parquet import ParquetStatements
     from headwater.engine.streams import StreamRoom
@@ -95,12 +103,17 @@ class Lake:
         self._background = Background(paths, settings)
         self._spark = SparkEngine(partial(start_spark, paths, settings))
         self._opened_duck: Duck | None = None
+        self._opened_worker: QueryWorker | None = None
+        self._queries_apart = False
         self._closed = False
+        if settings.query_worker == "always":
+            self._set_queries_apart()
+        close_files(paths, settings)
+        self.log = open_logs(paths, settings)  # first: it may be refused, and nothing must stay open then
         self._tables = Tables(paths.catalog, paths.warehouse, settings.busy_timeout)
         self.topics = Topics(self._tables)
-        self.log = open_logs(paths, settings)
         self.views = Views(self._tables)
-        manifests = ManifestCache()
+        manifests = self._manifests = ManifestCache()
         evolver = Evolver(
             self.topics, self.views, self.log, manifests, self._matches_any, partial(keep_promises, self.topics)
         )
@@ -137,15 +150,19 @@ class Lake:
             self._duck,
             lambda: self.spark,
             self.metrics,
+            manifests,
             duckdb_max_bytes=settings.duckdb_max_bytes,
             max_rows=settings.query_max_rows,
+            max_result_bytes=settings.query_max_result_bytes,
             timeout=settings.query_timeout,
+            stop_seconds=settings.query_stop_seconds,
+            worker=self._query_worker,
             before_read=self._before_read,
             fresh_frame=lambda session, name: self.view_room.fresh(session, name),
             unseen=lambda name: self.view_room.unseen(name),
-            used=self.usage.record if settings.record_usage else lambda _: None,
+            used=self.usage.record if settings.record_usage and is_writable(paths.state) else lambda _: None,
         )
-        self.tailing = Tailing(self.topics, self.views, self.log, self._queries, self._duck)
+        self.tailing = Tailing(self.topics, self.views, self.log, self._queries, manifests, self._duck)
         self._snapshot_statements = SnapshotStatements(
             self.topics,
             self.views,
@@ -164,12 +181,15 @@ class Lake:
         paths = LakePaths(Path(path).resolve())
         if paths.config.exists():
             raise LakeExists(f'"{path}" is a lake already', hint=f"Open it: `headwater -C {path} ...`.")
-        paths.warehouse.mkdir(parents=True, exist_ok=True)
+        paths.warehouse.mkdir(mode=0o700, parents=True, exist_ok=True)
         loaded = load_settings(None, **settings)
         create_catalog_file(paths.catalog, loaded.busy_timeout)
         catalog = open_catalog(paths.catalog, paths.warehouse, loaded.busy_timeout)
         catalog.create_namespace_if_not_exists(TOPICS)
         catalog.close()
+        create_log(paths.state, loaded.busy_timeout)
+        record_identity(paths, loaded.busy_timeout)
+        paths = locate_lake(paths, loaded.busy_timeout)
         paths.config.write_text(CONFIG_TEXT)  # last: a folder with this file is a complete lake
         return cls(paths, loaded)
 
@@ -177,7 +197,28 @@ class Lake:
     def open(cls, path: str | Path = ".", **settings: Any) -> Self:
         """Open the lake in the folder `path`."""
         paths = LakePaths.existing(path)
-        return cls(paths, load_settings(paths.config, **settings))
+        loaded = load_settings(paths.config, **settings)
+        return cls(locate_lake(paths, loaded.busy_timeout), loaded)
+
+    @classmethod
+    def restore(cls, source: str | Path, place: str | Path, **settings: Any) -> Self:
+        """Make a lake in the new or empty folder `place` from the backup in `source`, and open it."""
+        from headwater.engine.copies import restore_lake
+
+        restore_lake(source, place)
+        return cls.open(place, **settings)
+
+    def backup(
+        self,
+        destination: str | Path,
+        *,
+        verify: bool = False,
+        progress: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    ) -> BackupReport:
+        """Bring the backup in the folder `destination` up to date, while the lake is in use."""
+        from headwater.engine.copies import backup_lake
+
+        return backup_lake(self.paths, self.settings, destination, verify=verify, progress=progress)
 
     def close(self) -> None:
         """Stop background work, Spark and the log. What was acknowledged is on disk already."""
@@ -197,6 +238,8 @@ class Lake:
             if self._opened_duck is not None:
                 parts.callback(self._opened_duck.close)
             parts.callback(self._spark.stop)
+            if self._opened_worker is not None:
+                parts.callback(self._opened_worker.close)
             parts.callback(self._background.close)
             parts.callback(self.usage.close)
             parts.callback(self.tailing.news.close)
@@ -213,7 +256,12 @@ class Lake:
         self._loop = self._background.ingest(self.topics, self.log, self._ingester, self.metrics)
 
     def start_background(self) -> None:
-        """Ingest, keep views fresh and tables tidy, until the lake is closed: what `headwater serve` does."""
+        """Ingest, keep views fresh and tables tidy, until the lake is closed: what `headwater serve` does.
+
+        From now on queries run on Spark in a process of their own, unless the setting query_worker says never.
+        """
+        if self.settings.query_worker != "never":
+            self._set_queries_apart()
         self.start_ingest()
         self._background.refresh(self.view_room.refreshing)
         self._background.stream(self.streams)
@@ -249,6 +297,32 @@ class Lake:
         """How far Spark is; asking does not start it."""
         return self._spark.state
 
+    @property
+    def query_worker_state(self) -> WorkerState:
+        """How far the query worker is, `off` if queries run in this process; asking does not start it."""
+        if not self._queries_apart:
+            return "off"
+        return "not started" if self._opened_worker is None else self._opened_worker.state
+
+    def _set_queries_apart(self) -> None:
+        check_cores(self.settings.spark_master, self.settings.spark_conf)
+        self._queries_apart = True
+
+    def _query_worker(self) -> QueryWorker | None:
+        if not self._queries_apart:
+            return None
+        from headwater.engine.query_worker import worker_config
+
+        with self._lock:
+            if self._opened_worker is None:
+                self._opened_worker = QueryWorker(
+                    partial(worker_config, self.paths, self.settings),
+                    self.paths.scratch,
+                    max_scratch_bytes=self.settings.query_max_scratch_bytes,
+                    on_replace=lambda reason: self.metrics.query_worker_restarts.labels(reason).inc(),
+                )
+            return self._opened_worker
+
     def _duck(self) -> Duck:
         with self._lock:
             if self._opened_duck is None:
@@ -257,6 +331,7 @@ class Lake:
                     self.settings.query_memory,
                     self.paths.scratch,
                     verify=self.settings.verify_checksums,
+                    max_scratch=self.settings.query_max_scratch_bytes,
                 )
             return self._opened_duck
 
@@ -278,6 +353,7 @@ class Lake:
                     self.metrics,
                     lambda: self.streams,
                     self._queries.check,
+                    self._manifests,
                 )
             return self._opened_views
 
@@ -297,6 +373,7 @@ class Lake:
                     self._topic_statements.run,
                     self._intake,
                     self.log,
+                    lambda: self.spark_state,
                 )
             return self._opened_streams
 
@@ -307,7 +384,9 @@ class Lake:
 
         with self._lock:
             if self._opened_parquet is None:
-                self._opened_parquet = ParquetStatements(self.topics, self.usage, self._topic_statements.run)
+                self._opened_parquet = ParquetStatements(
+                    self.topics, self.usage, self._manifests, self._topic_statements.run
+                )
             return self._opened_parquet
 
     @property
@@ -318,7 +397,13 @@ class Lake:
         with self._lock:
             if self._opened_care is None:
                 self._opened_care = Care(
-                    self.paths, self.settings, self.topics, self.views, lambda: self.spark, self.metrics
+                    self.paths,
+                    self.settings,
+                    self.topics,
+                    self.views,
+                    lambda: self.spark,
+                    self.metrics,
+                    self._manifests,
                 )
             return self._opened_care
 
@@ -339,13 +424,14 @@ class Lake:
 
     def execute(self, statement: Statement, cancel: Cancel | None = None) -> Result:
         """Run a statement value: the one path that every surface takes."""
-        try:
-            return self._execute(statement, cancel)
-        except TopicNotFound:  # it may be a stream of another name than its topic
-            known = expanded(statement, self.streams.definitions.named)
-            if known is None:
-                raise
-            return self._execute(known, cancel)
+        with named_system_errors():
+            try:
+                return self._execute(statement, cancel)
+            except TopicNotFound:  # it may be a stream of another name than its topic
+                known = expanded(statement, Streams(self.topics).named)
+                if known is None:
+                    raise
+                return self._execute(known, cancel)
 
     def _execute(self, statement: Statement, cancel: Cancel | None) -> Result:
         if isinstance(statement, ViewStatement):
@@ -375,7 +461,8 @@ class Lake:
     def _note_long_read(self, query: Query) -> None:
         """Files that maintenance has to delete wait for as long as queries usually may run, or as is said here."""
         if query.timeout is not None and query.timeout > self.settings.query_timeout:
-            self.care.note_read(query.timeout)
+            with suppress(Unavailable):  # a full disk, or a lake that cannot be written: reading goes on
+                self.care.note_read(query.timeout)
 
     # -- topics -------------------------------------------------------------------------------------------------
 
@@ -397,9 +484,22 @@ class Lake:
         text = f"SELECT 1 FROM topics.`{name}` WHERE {condition} LIMIT 1"  # noqa: S608
         return bool(self._queries.run(Query(text, tail=False)).arrow().num_rows)
 
-    def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source, *, wait: bool = True) -> Ack:
-        """Store one request. In process, a full log is committed to the table first (setting auto_flush)."""
-        ack = self._intake.append(name, blocks, format, source, wait=wait)
+    def append(
+        self,
+        name: str,
+        blocks: Iterable[Any],
+        format: Format,
+        source: Source,
+        *,
+        wait: bool = True,
+        account: Account | None = None,
+    ) -> Ack:
+        """Store one request. In process, a full log is committed to the table first (setting auto_flush).
+
+        The account hears how many bytes the records have before they are decoded, and may raise.
+        """
+        with named_system_errors():
+            ack = self._intake.append(name, blocks, format, source, wait=wait, account=account)
         self.tailing.news.tell(name)
         return ack
 
@@ -440,7 +540,8 @@ class Lake:
 
     def flush(self, name: str | None = None, progress: Callable[[Ingested], None] = lambda _: None) -> list[Ingested]:
         """Commit what waits in the log now."""
-        return self._intake.flush(name, progress)
+        with named_system_errors():
+            return self._intake.flush(name, progress)
 
     # -- views --------------------------------------------------------------------------------------------------
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from headwater.catalog.lake_id import find_lake_id, make_lake_id
+from headwater.catalog.identity import P_KAFKA, P_STATE, claim_kafka_log, load_properties, record_state
 from headwater.config import LakePaths, Settings
+from headwater.connections import kafka_client
 from headwater.errors import InvalidSetting
-from headwater.sql.kafka_texts import resolved
+from headwater.topics.log_integrity import check_log
 from headwater.topics.log_routed import RoutedLog
 from headwater.topics.log_sqlite import SqliteLog
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 def open_logs(paths: LakePaths, settings: Settings) -> RoutedLog:
     """The lake's log; the part in Kafka is opened when a topic needs it."""
+    expected = load_properties(paths.catalog, settings.busy_timeout).get(P_STATE)
+    check_log(paths.state, expected, settings.busy_timeout)
     sqlite = SqliteLog(
         paths.state,
         busy_timeout=settings.busy_timeout,
@@ -25,9 +27,12 @@ def open_logs(paths: LakePaths, settings: Settings) -> RoutedLog:
         producer_horizon=settings.producer_horizon,
     )
 
+    if expected is None:
+        record_state(paths.catalog, settings.busy_timeout, sqlite.state.id)
+
     def exists() -> bool:
-        named = bool(settings.kafka_bootstrap_servers)
-        return named and find_lake_id(paths.catalog, settings.busy_timeout) is not None
+        named = bool(settings.kafka_connection)
+        return named and P_KAFKA in load_properties(paths.catalog, settings.busy_timeout)
 
     return RoutedLog(sqlite, lambda: _open_kafka(paths, settings), exists)
 
@@ -36,17 +41,18 @@ def _open_kafka(paths: LakePaths, settings: Settings) -> KafkaLog:
     from headwater.topics.log_kafka import KafkaLog
     from headwater.topics.log_kafka_place import KafkaPlace
 
-    if not settings.kafka_bootstrap_servers:
+    if not settings.kafka_connection:
         raise InvalidSetting(
-            'setting "kafka_bootstrap_servers" is not set',
+            'setting "kafka_connection" is not set',
             detail="A topic of this lake has its log in Kafka.",
-            hint="Set it to the brokers, as host:port, in headwater.toml or HEADWATER_KAFKA_BOOTSTRAP_SERVERS.",
+            hint="Set it to the name of a connection of type kafka, in headwater.toml or HEADWATER_KAFKA_CONNECTION.",
         )
-    lake = make_lake_id(paths.catalog, settings.busy_timeout)
+    client = kafka_client(settings.connections, settings.kafka_connection)
+    lake = claim_kafka_log(paths.catalog, settings.busy_timeout)
     place = KafkaPlace(
-        settings.kafka_bootstrap_servers,
+        str(client.pop("bootstrap.servers")),
         f"{settings.kafka_topic_prefix}.{lake}",
-        tuple((name, _value(name, text)) for name, text in settings.kafka_options.items()),
+        tuple((name, str(value)) for name, value in client.items()),
         settings.kafka_timeout,
     )
     return KafkaLog(
@@ -57,11 +63,3 @@ def _open_kafka(paths: LakePaths, settings: Settings) -> KafkaLog:
         max_tail_bytes=settings.max_tail_bytes,
         producer_horizon=settings.producer_horizon,
     )
-
-
-def _value(name: str, text: str) -> str:
-    if (found := resolved(text, os.environ)) is None:
-        raise InvalidSetting(
-            'setting "kafka_options" is not valid', detail=f'"{name}" is read from "{text}", which is not set.'
-        )
-    return found

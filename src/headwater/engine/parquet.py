@@ -41,11 +41,11 @@ Alter = Callable[[AlterTopic], Result]
 class ParquetStatements:
     """Answers them for the topics of one lake; remembers footers and sketches, because files never change."""
 
-    def __init__(self, topics: Topics, usage: UsageRecorder, alter: Alter) -> None:
+    def __init__(self, topics: Topics, usage: UsageRecorder, manifests: ManifestCache, alter: Alter) -> None:
         self._topics = topics
         self._usage = usage
         self._alter = alter
-        self._manifests = ManifestCache()
+        self._manifests = manifests
         self._footers = Footers()
         self._distincts = Distincts()
 

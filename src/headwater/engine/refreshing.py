@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headwater.catalog.views import View
 from headwater.config import LakePaths, Settings
+from headwater.state.holders import holder_name
 from headwater.state.leases import Leases, open_state
 from headwater.topics.log import Log
 from headwater.views.history import History
@@ -42,7 +41,7 @@ class Refreshing:
 
     def _leases(self, part: str) -> Leases:
         """Leases of a holder of its own: the parts of a process keep out of each other's way too."""
-        holder = f"{socket.gethostname()}:{os.getpid()}:{id(self)}:{part}"
+        holder = holder_name(f"{id(self)}:{part}")
         return Leases(self._state, holder, self._settings.lease_ttl)
 
     def start(self) -> None:

@@ -15,6 +15,7 @@ from headwater.sql.statements import RowStatement
 from headwater.storage.scan import ManifestCache
 from headwater.topics.log import Log
 from headwater.topics.rewrite import Rewriter
+from headwater.types import id_text
 
 
 class RowStatements:
@@ -37,7 +38,7 @@ class RowStatements:
             "files_added": done.files_added,
             "bytes": done.bytes,
             "seconds": round(done.seconds, 3),
-            "snapshot": done.snapshot_id,
+            "snapshot": id_text(done.snapshot_id),
         }
         return changed_rows(row)
 

@@ -21,7 +21,7 @@ from headwater.sql.snapshot_statements import changes_query
 from headwater.sql.statements import Query
 from headwater.storage.scan import ManifestCache
 from headwater.storage.time_travel import columns_at
-from headwater.types import TopicDefinition
+from headwater.types import TopicDefinition, id_text
 
 _NESTED: dict[type[IcebergType], str] = {StructType: "STRUCT", ListType: "ARRAY", MapType: "MAP"}
 
@@ -37,8 +37,8 @@ def diff_topic(
     changes = found.changes
     return {
         "topic": topic.name,
-        "from": found.start,
-        "to": found.end,
+        "from": id_text(found.start),
+        "to": id_text(found.end),
         "inserted": counts.get(INSERTED, 0),
         "deleted": counts.get(DELETED, 0),
         "updated": counts.get(TO, 0),

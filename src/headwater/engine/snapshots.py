@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from headwater.catalog.metadata import summary_count
 from headwater.catalog.topics import Topic, Topics
 from headwater.catalog.views import View, Views
 from headwater.engine.snapshot_diff import diff_topic
@@ -34,14 +35,14 @@ from headwater.sql.statements import (
 from headwater.storage.changes import Changes
 from headwater.storage.commit import attempts
 from headwater.storage.scan import ManifestCache
-from headwater.storage.time_travel import Named, find_snapshot, list_refs, list_snapshots, made_at, said
+from headwater.storage.time_travel import Named, find_snapshot, list_refs, list_snapshots, made_at
 from headwater.storage.time_travel_gaps import read_gaps
 from headwater.storage.time_travel_pick import PickPlan, plan_pick, run_pick
 from headwater.storage.time_travel_refs import create_ref, drop_ref
 from headwater.storage.time_travel_rollback import RollbackPlan, plan_rollback, run_rollback
 from headwater.topics.ingest import log_topic
 from headwater.topics.log import Log
-from headwater.types import TableName
+from headwater.types import TableName, id_text
 
 if TYPE_CHECKING:
     from headwater.engine.view_room import ViewRoom
@@ -99,7 +100,7 @@ class SnapshotStatements:
         return answers.listed(
             {
                 "topic" if isinstance(found, Topic) else "view": found.name,
-                "current": found.snapshot_id,
+                "current": id_text(found.snapshot_id),
                 "snapshots": list_snapshots(found.table, asked.limit),
                 "gaps": [{"from": gap.start, "to": gap.end, "why": gap.why, "at": gap.at} for gap in gaps],
             }
@@ -173,16 +174,16 @@ class SnapshotStatements:
         return {
             "topic": topic.name,
             "dry_run": dry_run,
-            "from": plan.base,
-            "to": plan.target,
+            "from": id_text(plan.base),
+            "to": id_text(plan.target),
             "to_at": f"{made_at(after):%Y-%m-%d %H:%M:%S} UTC",
             "rows_before": _rows(before),
             "rows_after": _rows(after),
             **_files(plan.changes),
             "offsets_lost": [[each.start, each.end] for each in plan.offsets_lost],
             "offsets_regained": [[each.start, each.end] for each in plan.offsets_regained],
-            "snapshots_left": [each.snapshot_id for each in plan.left],
-            "snapshots_regained": [each.snapshot_id for each in plan.regained],
+            "snapshots_left": [id_text(each.snapshot_id) for each in plan.left],
+            "snapshots_regained": [id_text(each.snapshot_id) for each in plan.regained],
             "waiting": self._waiting(topic),
             "views": self._followers(topic, plan.target) if plan.base != plan.target else [],
         }
@@ -202,7 +203,7 @@ class SnapshotStatements:
             except StaleCommit:
                 continue
             self._on_commit()
-            return answers.picked({**about, "snapshot": done.snapshot_id})
+            return answers.picked({**about, "snapshot": id_text(done.snapshot_id)})
         raise AssertionError
 
     def _about_pick(self, topic: Topic, plan: PickPlan, dry_run: bool) -> dict[str, Any]:
@@ -212,8 +213,8 @@ class SnapshotStatements:
         return {
             "topic": topic.name,
             "dry_run": dry_run,
-            "source": plan.source.snapshot_id,
-            "base": plan.base,
+            "source": id_text(plan.source.snapshot_id),
+            "base": id_text(plan.base),
             "snapshot": None,
             "rows_before": rows,
             "rows_after": rows + files["rows_added"] - files["rows_removed"],
@@ -284,7 +285,7 @@ def _files(changes: Changes) -> dict[str, int]:
 
 
 def _rows(snapshot: Snapshot) -> int:
-    return int(said(snapshot, "total-records") or 0)
+    return summary_count(snapshot, "total-records")
 
 
 def _ref(about: dict[str, Any]) -> dict[str, Any]:

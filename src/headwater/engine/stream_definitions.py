@@ -11,6 +11,7 @@ from pyiceberg.schema import Schema
 from headwater.catalog.streams import Stream, Streams
 from headwater.catalog.topics import Topics
 from headwater.catalog.views import Views
+from headwater.connections import Connections, find_connection
 from headwater.engine.stream_views import is_streamed
 from headwater.errors import (
     InvalidSchema,
@@ -27,9 +28,8 @@ from headwater.sql.schema_text import render_type
 from headwater.sql.statements import CreateStream, CreateTopic, TopicStatement
 from headwater.sql.stream_definition import change_stream, check_stream_columns, topic_of
 from headwater.sql.stream_json import stream_to_dict
-from headwater.sql.stream_names import Named
 from headwater.sql.units import render_duration
-from headwater.types import SYSTEM_COLUMNS, StreamDefinition
+from headwater.types import StreamDefinition
 
 
 class StreamDefinitions:
@@ -43,6 +43,7 @@ class StreamDefinitions:
         topic_statement: Callable[[TopicStatement], Result],
         renewed: Callable[[Stream], None],
         ended: Callable[[str], None],
+        connections: Connections,
     ) -> None:
         self._topics = topics
         self._views = views
@@ -50,6 +51,7 @@ class StreamDefinitions:
         self._topic_statement = topic_statement
         self._renewed = renewed
         self._ended = ended
+        self._connections = connections
 
     def create(self, statement: CreateStream) -> Result:
         definition = statement.definition
@@ -63,6 +65,8 @@ class StreamDefinitions:
             raise StreamExists(
                 f'stream "{name}" is one of topic "{known.topic.name}"', hint=f"Drop it first: DROP STREAM {name}."
             )
+        if definition.options.connector == "kafka":  # before the topic is created
+            find_connection(self._connections, definition.options.connection)
         notices = self._bind(definition)
         self._check_connector(definition)
         self._renewed(self._streams.put(definition, new=known is None))
@@ -121,7 +125,7 @@ class StreamDefinitions:
         if definition.options.connector == "kafka":
             from headwater.sources.kafka import check_connector
 
-            check_connector(definition, self._topics.load(definition.topic))
+            check_connector(definition, self._topics.load(definition.topic), self._connections)
 
     def alter(self, name: str, values: Mapping[str, object]) -> Result:
         """ALTER STREAM."""
@@ -155,14 +159,6 @@ class StreamDefinitions:
                 for each in columns.fields
             ],
         }
-
-    def named(self, name: str) -> Named | None:
-        """What a name that is no topic's stands for in a query."""
-        stream = None if self._topics.exists(name) else self._streams.find(name)
-        if stream is None:
-            return None
-        columns = [field.name for field in (stream.definition.schema or stream.topic.columns).fields]
-        return Named(stream.topic.name, [*columns, *SYSTEM_COLUMNS])
 
 
 def _with_dead_letters(definition: StreamDefinition) -> StreamDefinition:

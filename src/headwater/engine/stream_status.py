@@ -15,6 +15,9 @@ from headwater.catalog.topics import Topic, Topics
 from headwater.catalog.views import View
 from headwater.engine.connector_job import ConnectorJob
 from headwater.errors import Unavailable
+from headwater.spark.session import SparkState
+from headwater.sql.units import counted
+from headwater.state.holders import holder_state
 from headwater.state.leases import Leases
 from headwater.state.streams import StreamStore
 from headwater.streaming.status import State, StreamStatus
@@ -34,12 +37,14 @@ class StatusReader:
         store: StreamStore,
         leases: Leases,
         supervisor: Callable[[], Supervisor | None],
+        spark_state: Callable[[], SparkState],
     ) -> None:
         self._topics = topics
         self._log = wal
         self._store = store
         self._leases = leases
         self._running_here = supervisor
+        self._spark_state = spark_state
 
     @property
     def _supervisor(self) -> Supervisor | None:
@@ -53,14 +58,17 @@ class StatusReader:
 
     def _of_refreshed(self, view: View) -> StreamStatus:
         """A continuous view that is refreshed after every commit."""
+        state: State = "running" if self._supervisor is not None else "idle"
+        lag = self._lag(view, {})
         return StreamStatus(
             view.name,
             "view",
-            "running" if self._supervisor is not None else "idle",
+            state,
             query=view.definition.query,
             sources=tuple(source.table.name for source in view.sources),
             engine="incremental",
-            lag_rows=self._lag(view, {}),
+            lag_rows=lag,
+            waits_for=self._waits_for(view.name, state, None, lag),
         )
 
     def _of_view(self, view: View) -> StreamStatus:
@@ -70,7 +78,10 @@ class StatusReader:
         observed, read = None, {}
         if isinstance(job, ViewJob):
             observed, progress, read = job.observed, job.progress or progress, dict(job.read)
+            if state == "running" and observed is None:
+                state = "starting"
         assert progress is not None
+        lag = self._lag(view, read)
         options = view.definition.options
         return StreamStatus(
             view.name,
@@ -88,7 +99,7 @@ class StatusReader:
             processed_rows_per_s=observed.processed_rows_per_s if observed else None,
             batch_seconds=observed.batch_seconds if observed else None,
             watermark=_moment(progress.watermark_ms),
-            lag_rows=self._lag(view, read),
+            lag_rows=lag,
             rows_in=progress.rows_in,
             rows_out=progress.rows_out,
             late_rows=progress.late,
@@ -99,7 +110,23 @@ class StatusReader:
             last_error=standing.error,
             last_error_at=_at(standing.error_at),
             next_start=next_start,
+            waits_for=self._waits_for(view.name, state, next_start, lag),
         )
+
+    def _waits_for(self, name: str, state: State, next_start: datetime | None, lag: int | None) -> str | None:
+        """What has to come first before the view is up to date, as the rest of "it waits for"."""
+        if next_start is not None:
+            return f"its next start at {next_start:%H:%M:%S} UTC, because it failed"
+        held = self._leases.held_by_another(f"stream:{name}") if self._supervisor is not None else None
+        if held is not None:
+            if holder_state(held.holder) == "alive":
+                return None
+            until = datetime.fromtimestamp(held.expires_at, UTC)
+            return f"the lease of a process on another machine, which ends at {until:%H:%M:%S} UTC unless it is renewed"
+        spark = self._spark_state()
+        if state == "starting" or (lag and state == "running" and spark != "ready"):
+            return "the start of its query" if spark == "ready" else f"Spark, which is {spark}"
+        return f"{counted(lag, 'record')} to catch up with" if state == "running" and lag else None
 
     def _of_stream(self, stream: Stream) -> StreamStatus:
         standing = self._store.get(stream.name)
@@ -126,8 +153,7 @@ class StatusReader:
             return known
         if not wanted:
             return "stopped", None
-        lease = self._leases.get(f"stream:{name}")
-        elsewhere = lease is not None and lease.expires_at > datetime.now(UTC).timestamp()
+        elsewhere = self._leases.held_by_another(f"stream:{name}") is not None
         return ("running" if elsewhere else "starting" if self._supervisor is not None else "idle"), None
 
     def _lag(self, view: View, known: Mapping[str, int]) -> int | None:

@@ -26,9 +26,17 @@ from headwater.streaming.correct import check_correctable
 from headwater.streaming.explain import describe_plan, render_plan
 from headwater.streaming.keep import Keeper, Texts
 from headwater.streaming.late_topics import corrections_definition, late_definition
-from headwater.streaming.plan import Continuous, Input, NotStreamed, Outline, plan_continuous
+from headwater.streaming.plan import (
+    Continuous,
+    Input,
+    NotStreamed,
+    Outline,
+    missing_event_time,
+    not_streamed_any_more,
+    plan_continuous,
+)
 from headwater.streaming.sent_topic import check_sent, sent_definition
-from headwater.types import TOPICS, StreamDefinition, TableName, ViewDefinition
+from headwater.types import TOPICS, StreamDefinition, TableName, ViewDefinition, id_text
 from headwater.views.define import Defined, define
 from headwater.views.fold import compacted, read_sql
 from headwater.views.publish import publish
@@ -71,13 +79,14 @@ class StreamViews:
             if definition.options.into_kafka:
                 from headwater.streaming.into_kafka import check_target
 
-                check_target(definition)
+                check_target(definition, self._keeper.connections)
             self._flush([each.table.name for each in plan.outline.inputs if each.table.namespace == TOPICS])
             plan = self._keeper.too_early(plan) or plan
         if isinstance(plan, NotStreamed):
-            _check_needs_no_stream(definition, plan.reason)
+            _check_needs_no_stream(definition, plan)
             (self._upkeep.replace if replace else self._upkeep.create)(definition)
-            return (f"It is refreshed incrementally after every commit: {plan.reason}.", *_without_stream(definition))
+            how = f"It is refreshed incrementally after every commit: {plan.reason}."
+            return (how, *filter(None, [plan.hint]), *_without_stream(definition))
         self._make_topics(plan)
         old = self._views.load(definition.name) if self._views.exists(definition.name) else None
         progress = self._keeper.build(plan, texts_of(plan.layout), old)
@@ -110,13 +119,20 @@ class StreamViews:
             raise ViewExists(f'materialized view "{name}" already exists', hint="Use OR REPLACE or IF NOT EXISTS.")
 
     def _notices(self, plan: Continuous) -> list[str]:
-        tables = [each.name for each in plan.outline.inputs if each.stream is None]
-        if not tables:
-            return []
-        return [f"Read as tables, as they are when a batch begins: {', '.join(tables)}. CREATE STREAM makes streams."]
+        found = []
+        if tables := [each.name for each in plan.outline.inputs if each.stream is None]:
+            named = ", ".join(tables)
+            found.append(f"Read as tables, as they are when a batch begins: {named}. CREATE STREAM makes streams.")
+        if (hint := missing_event_time(plan.outline)) is not None:
+            found.append(f"Its windows never close. {hint}")
+        return found
 
     def plan(self, definition: ViewDefinition, defined: Defined) -> Continuous | NotStreamed:
-        """How the view is kept."""
+        """How the view is kept, if Spark runs it as a stream."""
+        plan = self._plan(definition, defined)
+        return plan if isinstance(plan, NotStreamed) else self._keeper.check(plan) or plan
+
+    def _plan(self, definition: ViewDefinition, defined: Defined) -> Continuous | NotStreamed:
         inputs = self._inputs(defined)
         if not any(each.stream for each in inputs):
             return NotStreamed("it reads no topic")
@@ -124,18 +140,13 @@ class StreamViews:
         text = normalise(streaming.text).text
         outputs = tuple((name, of) for name, of, _ in defined.layout.outputs)
         batch = plain_query(definition.query)
-        plan = plan_continuous(Outline(definition, text, batch, outputs, inputs, streaming.windows))
-        if isinstance(plan, NotStreamed):
-            return plan
-        return self._keeper.check(plan) or plan
+        return plan_continuous(Outline(definition, text, batch, outputs, inputs, streaming.windows))
 
     def plan_of(self, view: View) -> Continuous:
-        """The plan of a view that a stream keeps."""
-        plan = self.plan(view.definition, define(view.definition, self._upkeep.sources, self._spark()))
+        """The plan of a view that a stream keeps. Spark has run it, and checks it again when it starts."""
+        plan = self._plan(view.definition, define(view.definition, self._upkeep.sources, self._spark()))
         if isinstance(plan, NotStreamed):
-            raise InvalidStatement(
-                f'materialized view "{view.name}" cannot be kept by a stream any more', detail=f"{plan.reason}."
-            )
+            raise not_streamed_any_more(view.name, plan)
         return plan
 
     def _inputs(self, defined: Defined) -> tuple[Input, ...]:
@@ -191,7 +202,7 @@ class StreamViews:
             "late": _late(view),
             "sample": None,
             "seconds": round(time.perf_counter() - started, 3),
-            "snapshot": view.snapshot_id,
+            "snapshot": id_text(view.snapshot_id),
         }
 
     def flushed(self, view: View) -> list[Topic]:
@@ -235,14 +246,14 @@ def texts_of(layout: Layout) -> Texts:
     )
 
 
-def _check_needs_no_stream(definition: ViewDefinition, reason: str) -> None:
+def _check_needs_no_stream(definition: ViewDefinition, plan: NotStreamed) -> None:
     """InvalidStatement for what only a stream can do with a view's rows."""
-    options, detail = definition.options, f"{reason[:1].upper()}{reason[1:]}."
+    options, detail = definition.options, f"{plan.reason[:1].upper()}{plan.reason[1:]}."
     if options.emit == "close":
         raise InvalidStatement(
             f'materialized view "{definition.name}" cannot be emitted on window close',
             detail=detail,
-            hint="Group by TUMBLE, HOP or SESSION of the event time of a stream, or use EMIT CHANGES.",
+            hint=plan.hint or "Group by TUMBLE, HOP or SESSION of the event time of a stream, or use EMIT CHANGES.",
         )
     if options.into_topic or options.into_kafka:
         raise InvalidStatement(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +25,7 @@ from headwater.errors import (
 )
 from headwater.serving import stream_answers
 from headwater.serving.result import Result
+from headwater.spark.session import SparkState
 from headwater.sql.statements import (
     AlterStream,
     CreateStream,
@@ -41,13 +40,14 @@ from headwater.sql.statements import (
     StreamStatement,
     TopicStatement,
 )
+from headwater.state.holders import holder_name
 from headwater.state.leases import Leases, open_state
 from headwater.state.streams import StreamStore
 from headwater.streaming.status import StreamStatus
 from headwater.streaming.supervise import Job, Supervisor
 from headwater.streaming.view_job import ViewJob
 from headwater.topics.log import Log
-from headwater.types import CORRECTIONS_SUFFIX, LATE_SUFFIX, StreamDefinition, TableName
+from headwater.types import CORRECTIONS_SUFFIX, LATE_SUFFIX, StreamDefinition, TableName, id_text
 
 if TYPE_CHECKING:
     from headwater.streaming.keep import Keeper
@@ -72,6 +72,7 @@ class StreamRoom:
         topic_statement: Callable[[TopicStatement], Result],
         connector: Callable[[Stream], Job],
         wal: Log,
+        spark_state: Callable[[], SparkState],
     ) -> None:
         self._views = views
         self._streams = streams
@@ -81,14 +82,16 @@ class StreamRoom:
         self._connector = connector
         self._store = StreamStore(paths.state, settings.busy_timeout)
         self._state = open_state(paths.state, settings.busy_timeout)
-        holder = f"{socket.gethostname()}:{os.getpid()}:{id(self)}:streams"
+        holder = holder_name(f"{id(self)}:streams")
         self._leases = Leases(self._state, holder, settings.lease_ttl)
         # Of a holder of its own: two queries must not share a checkpoint, also if both are of this process.
         self._catching_up = Leases(self._state, f"{holder}:catch-up", settings.lease_ttl)
         self._supervisor: Supervisor | None = None
         self._followed: frozenset[str] = frozenset()
-        self.definitions = StreamDefinitions(topics, views, streams, topic_statement, self._renewed, self._dropped)
-        self._reader = StatusReader(topics, wal, self._store, self._leases, lambda: self._supervisor)
+        self.definitions = StreamDefinitions(
+            topics, views, streams, topic_statement, self._renewed, self._dropped, settings.connections
+        )
+        self._reader = StatusReader(topics, wal, self._store, self._leases, lambda: self._supervisor, spark_state)
 
     # -- statements -----------------------------------------------------------------------------------------------
 
@@ -235,26 +238,30 @@ class StreamRoom:
             time.sleep(0.05)
 
     @contextmanager
-    def dropping(self, view: View) -> Iterator[None]:
-        """Around the drop of a view: what runs for it ends before, and what is beside it goes with it."""
-        wanted = self._store.get(view.name).wanted
-        self._store.want(view.name, False)
-        self._end(view.name)
+    def dropping(self, name: str, view: View | None = None) -> Iterator[None]:
+        """Around the drop of a view, None if it cannot be read: what runs for it ends before, and what is beside it
+        goes with it."""
+        wanted = self._store.get(name).wanted
+        self._store.want(name, False)
+        self._end(name)
         try:
             yield
         except BaseException:
-            self._store.want(view.name, wanted)
+            self._store.want(name, wanted)
             self.wake()
             raise
-        self.forget(view)
+        self.forget(name, view)
 
-    def forget(self, view: View) -> None:
-        """A view is gone, or is kept in another way: what runs for it ends, and what is beside it goes."""
-        self._end(view.name)
-        self._store.forget(view.name)
-        self._keeper.drop(view)
+    def forget(self, name: str, view: View | None = None) -> None:
+        """A view is gone, or is kept in another way: what runs for it ends, and what is beside it goes.
+
+        The checkpoint of a view that could not be read is not known; it is swept later."""
+        self._end(name)
+        self._store.forget(name)
+        if view is not None:
+            self._keeper.drop(view)
         for suffix in (LATE_SUFFIX, CORRECTIONS_SUFFIX):
-            self._topic_statement(DropTopic(view.name + suffix, if_exists=True))
+            self._topic_statement(DropTopic(name + suffix, if_exists=True))
 
     def check_unread(self, name: str) -> None:
         """ViewInUse while views read what is beside the view, and goes with it."""
@@ -304,7 +311,7 @@ def _caught_up(before: View, after: View, seconds: float) -> dict[str, Any]:
         "files": None,
         "bytes": None,
         "seconds": round(seconds, 3),
-        "snapshot": after.snapshot_id,
+        "snapshot": id_text(after.snapshot_id),
     }
 
 

@@ -72,12 +72,20 @@ class News:
 class Tailing:
     """Opens tails of one lake."""
 
-    def __init__(self, topics: Topics, views: Views, log: Log, queries: Queries, duck: Callable[[], Duck]) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        views: Views,
+        log: Log,
+        queries: Queries,
+        manifests: ManifestCache,
+        duck: Callable[[], Duck],
+    ) -> None:
         self._topics = topics
         self._views = views
         self._log = log
         self._queries = queries
-        self._manifests = ManifestCache()
+        self._manifests = manifests
         self._held = HeldRows(lambda *asked: duck().verify(*asked))
         self.news = News()
 

@@ -42,7 +42,7 @@ class TimeTravelManager:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def read_at_snapshot(self, topic: str, snapshot_id: int) -> Result:
+    def read_at_snapshot(self, topic: str, snapshot_id: int | str) -> Result:
         """The topic's rows at a snapshot, in the columns that it had then."""
         return self._lake.execute(past_query(topic, AsOf(version=checked_version(str(snapshot_id)))))
 
@@ -95,11 +95,14 @@ class TimeTravelManager:
 
     # -- the way back ---------------------------------------------------------------------------------------------
 
-    def rollback(self, topic: str, to: Moment, *, dry_run: bool = False, base: int | None = None) -> dict[str, Any]:
+    def rollback(
+        self, topic: str, to: Moment, *, dry_run: bool = False, base: int | str | None = None
+    ) -> dict[str, Any]:
         """Make the topic what it was; what that does, or would do. With `base`, only if that is still its snapshot."""
-        return dict(self._info(RollbackTopic(topic, moment_of(to), base, dry_run))["rollback"])
+        expected = None if base is None else checked_version(str(base))
+        return dict(self._info(RollbackTopic(topic, moment_of(to), expected, dry_run))["rollback"])
 
-    def rollback_to_snapshot(self, topic: str, snapshot_id: int, dry_run: bool = False) -> dict[str, Any]:
+    def rollback_to_snapshot(self, topic: str, snapshot_id: int | str, dry_run: bool = False) -> dict[str, Any]:
         """The same, to a snapshot's id."""
         return self.rollback(topic, AsOf(version=checked_version(str(snapshot_id))), dry_run=dry_run)
 
@@ -108,7 +111,7 @@ class TimeTravelManager:
         text = timestamp.isoformat() if isinstance(timestamp, datetime) else timestamp
         return self.rollback(topic, AsOf(timestamp=text), dry_run=dry_run)
 
-    def cherry_pick(self, topic: str, snapshot_id: int, *, dry_run: bool = False) -> dict[str, Any]:
+    def cherry_pick(self, topic: str, snapshot_id: int | str, *, dry_run: bool = False) -> dict[str, Any]:
         """Apply what a snapshot did that is not part of the topic any more; what that does, or would do."""
         return dict(self._info(CherryPick(topic, checked_version(str(snapshot_id)), dry_run))["cherry_pick"])
 

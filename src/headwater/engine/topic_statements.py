@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import assert_never
 
 from headwater.catalog.evolve import Evolution
 from headwater.catalog.topics import Topic, Topics
 from headwater.catalog.views import Views
 from headwater.engine.intake import Intake
-from headwater.errors import TopicExists, TopicNotFound, ViewExists, ViewInUse
+from headwater.errors import Corrupt, LakeMoved, TopicExists, TopicNotFound, ViewExists, ViewInUse
 from headwater.serving.result import Result
 from headwater.serving.topic_answers import altered, described, flushed, listed, schemas
 from headwater.sql.definition import notices
@@ -23,9 +22,8 @@ from headwater.sql.statements import (
     ShowTopics,
     TopicStatement,
 )
-from headwater.storage.writer import local_path
 from headwater.topics.dead_letters import dead_definition
-from headwater.topics.describe import description, summary
+from headwater.topics.describe import damaged_summary, description, summary
 from headwater.topics.evolution import Evolver, told
 from headwater.topics.evolution_history import schema_history
 from headwater.topics.ingest import log_topic
@@ -64,7 +62,7 @@ class TopicStatements:
             case DropTopic(name, if_exists):
                 return self._drop(name, if_exists)
             case ShowTopics():
-                return listed([summary(topic, self._log) for topic in self._topics.all()])
+                return self._list()
             case DescribeTopic(name):
                 return described(description(self._topics.load(name), self._log))
             case AlterTopic():
@@ -75,6 +73,11 @@ class TopicStatements:
                 return flushed(self._intake.flush(only))
             case _:
                 assert_never(statement)
+
+    def _list(self) -> Result:
+        found, damaged = self._topics.survey()
+        lines = [*(summary(topic, self._log) for topic in found), *map(damaged_summary, damaged)]
+        return listed(sorted(lines, key=lambda line: str(line["topic"])))
 
     def _create(self, definition: TopicDefinition, if_not_exists: bool) -> Result:
         name = definition.name
@@ -94,15 +97,16 @@ class TopicStatements:
 
     def _drop(self, name: str, if_exists: bool) -> Result:
         try:
-            topic = self._topics.load(name)
+            if not self._topics.exists(name):
+                self._topics.load(name)  # raises, with a suggestion
             self._check_unread(name)
-            self._drop_one(topic)
+            self._drop_one(name)
         except TopicNotFound:
             if not if_exists:
                 raise
             return Result.done(f'topic "{name}" does not exist')
         if self._topics.exists(name + DEAD_SUFFIX):
-            self._drop_one(self._topics.load(name + DEAD_SUFFIX))
+            self._drop_one(name + DEAD_SUFFIX)
         return Result.done(f'topic "{name}" dropped')
 
     def _check_unread(self, name: str) -> None:
@@ -116,7 +120,20 @@ class TopicStatements:
                 views=readers,
             )
 
-    def _drop_one(self, topic: Topic) -> None:
-        self._topics.drop(topic.name)
+    def _drop_one(self, name: str) -> None:
+        try:
+            topic = self._topics.drop(name)
+        except (Corrupt, LakeMoved):  # a table that could not be relocated names another folder; it is not deleted
+            self._drop_damaged(name)
+            return
         self._log.drop(log_topic(topic))
-        shutil.rmtree(local_path(topic.table.location()), ignore_errors=True)
+        self._topics.tables.delete_folder(topic.table.location())
+
+    def _drop_damaged(self, name: str) -> None:
+        """Drop a topic of which only the catalog's line can be read: the log knows it by its name, too."""
+        folder = self._topics.drop_damaged(name)
+        for topic in self._log.waiting():
+            if topic.name == name:
+                self._log.drop(topic)
+        if folder is not None:
+            self._topics.tables.delete_folder(str(folder))

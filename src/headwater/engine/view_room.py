@@ -19,6 +19,7 @@ from headwater.errors import HeadwaterError, TopicNotFound
 from headwater.observability.metrics import Metrics
 from headwater.serving.fresh import UnseenRows, UnseenTable
 from headwater.serving.tail import TopicAtOnce, read_at_once
+from headwater.storage.scan import ManifestCache
 from headwater.topics.log import Log
 from headwater.views.describe import ViewReader
 from headwater.views.history import Attempt, History
@@ -48,13 +49,14 @@ class ViewRoom:
         metrics: Metrics,
         streams: Callable[[], StreamRoom],
         check: Callable[[str], None],
+        manifests: ManifestCache,
     ) -> None:
         self._intake = intake
         self.topics = topics
         self._log = wal
         self._metrics = metrics
         self.history = History(paths.state, settings.busy_timeout, settings.view_history)
-        self.upkeep = Upkeep(topics, views, spark, self.flush, record=self.record)
+        self.upkeep = Upkeep(topics, views, spark, self.flush, manifests, record=self.record)
         self.reader = ViewReader(views, self.upkeep.sources, wal, self.history, self.upkeep.cache)
         self.statements = ViewStatements(self.upkeep, self.reader, self.history, spark, streams, check)
         self.refreshing = Refreshing(paths, settings, self.upkeep, self.history, wal, spark)

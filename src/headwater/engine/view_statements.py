@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from headwater.catalog.view_layout import Layout
 from headwater.engine.stream_views import is_streamed
-from headwater.errors import InvalidStatement, ViewExists, ViewNotFound
+from headwater.errors import Corrupt, InvalidStatement, LakeMoved, ViewExists, ViewNotFound
 from headwater.serving import view_answers
 from headwater.serving.result import Result
 from headwater.sql.statements import (
@@ -145,7 +145,7 @@ class ViewStatements:
         old = self._views.load(definition.name) if replace and self._views.exists(definition.name) else None
         (self._upkeep.replace if replace else self._upkeep.create)(definition)
         if old is not None and is_streamed(old):
-            self._streams().forget(old)
+            self._streams().forget(old.name, old)
 
     def _check_alterable(self, name: str, values: Mapping[str, object]) -> None:
         """InvalidStatement for options that decide how a stream keeps a view: they need a new query."""
@@ -170,20 +170,29 @@ class ViewStatements:
 
     def _drop(self, name: str, if_exists: bool) -> Result:
         try:
-            view = self._views.load(name)
-            self._upkeep.check_unread(name)
-            if is_streamed(view):
-                self._streams().check_unread(name)
-                with self._streams().dropping(view):
-                    self._upkeep.drop(name)
-            else:
-                self._upkeep.drop(name)
+            self._drop_one(name)
         except ViewNotFound:
             if not if_exists:
                 raise
             return Result.done(f'materialized view "{name}" does not exist')
         self._history.forget(name)
         return Result.done(f'materialized view "{name}" dropped')
+
+    def _drop_one(self, name: str) -> None:
+        try:
+            view = self._views.load(name)
+        except (Corrupt, LakeMoved):
+            self._streams().check_unread(name)
+            with self._streams().dropping(name):
+                self._upkeep.drop_damaged(name)
+            return
+        self._upkeep.check_unread(name)
+        if not is_streamed(view):
+            self._upkeep.drop(name)
+            return
+        self._streams().check_unread(name)
+        with self._streams().dropping(name, view):
+            self._upkeep.drop(name)
 
     def _explain(self, name: str, full: bool) -> Result:
         if is_streamed(view := self._views.load(name)):

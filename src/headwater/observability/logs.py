@@ -8,6 +8,8 @@ import sys
 import time
 from threading import Lock
 
+from headwater.observability.terminal import terminal_text
+
 _COUNTS = re.compile(r"-\d+\]|\d+ms|\d+ identical")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -17,6 +19,9 @@ class FieldsFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return terminal_text(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
@@ -56,7 +61,7 @@ def seldom(name: str) -> logging.Logger:
 
 def _shown(value: object) -> str:
     text = f"{value:.3f}" if isinstance(value, float) else str(value)
-    return repr(text) if " " in text or not text else text
+    return text if text and text.isprintable() and " " not in text else repr(text)
 
 
 def configure_logs(level: str) -> None:

@@ -47,6 +47,12 @@ class Metrics:
         self.query_seconds = Histogram(
             "headwater_query_seconds", "Queries from text to last row.", ["engine"], buckets=_SECONDS, registry=registry
         )
+        self.query_worker_restarts = Counter(
+            "headwater_query_worker_restarts",
+            "Times that the process for queries on Spark ended and was replaced, by reason.",
+            ["reason"],
+            registry=registry,
+        )
         self.view_refreshes = Counter(
             "headwater_view_refreshes",
             "Refreshes of views by method and outcome, those included that found nothing to do.",

@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
-from headwater.errors import HeadwaterError, QueryCancelled, QueryFailed, QueryTimeout
+from headwater.errors import HeadwaterError, QueryCancelled, QueryFailed, QueryTimeout, system_error
 from headwater.serving.agreement import Agreed, output_schema
 from headwater.serving.change_rows import duck_changes
 from headwater.serving.duck_files import literal, read_parquet, stored_names
@@ -26,28 +26,35 @@ from headwater.storage.changes import Changes
 from headwater.storage.checksums import Checksums
 
 BATCH_ROWS = 65_536
+BATCH_VALUES = 2**20
+CHUNK_ROWS = 2_048
+"""What DuckDB computes at a time: it gives no smaller batches."""
 
 
 class Duck:
     """The one DuckDB of a process. An internal error of DuckDB invalidates it; the next query gets a new one."""
 
-    def __init__(self, warehouse: Path, memory: int, scratch: Path, *, verify: bool = True) -> None:
+    def __init__(
+        self, warehouse: Path, memory: int, scratch: Path, *, verify: bool = True, max_scratch: int | None = None
+    ) -> None:
         self._checksums = Checksums() if verify else None
         self._warehouse = warehouse
         self._memory = memory
         self._scratch = scratch
+        self._max_scratch = max_scratch
         self._lock = threading.Lock()
         self._database = self._open()
 
     def _open(self) -> Any:
-        database = duckdb.connect(
-            config={
-                "memory_limit": f"{self._memory // 1024**2}MB",
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-                "temp_directory": str(self._scratch / "duckdb"),
-            }
-        )
+        config: dict[str, Any] = {
+            "memory_limit": f"{self._memory // 1024**2}MB",
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "temp_directory": str(self._scratch / "duckdb"),
+        }
+        if self._max_scratch is not None:
+            config["max_temp_directory_size"] = f"{self._max_scratch // 1024**2}MB"
+        database = duckdb.connect(config=config)
         for setting, value in (
             ("TimeZone", "'UTC'"),
             ("python_enable_replacements", "false"),
@@ -99,6 +106,9 @@ class DuckRun:
         self._cursor = cursor
         self._plan = plan
         self._sql = agreed.sql
+        # Arrow's buffers are outside of DuckDB's memory limit: a batch of wide or long rows has few of them.
+        rows = BATCH_VALUES // (max(1, len(agreed.output)) * agreed.growth)
+        self._batch_rows = min(BATCH_ROWS, max(CHUNK_ROWS, rows))
         self._timeout = timeout
         self._stopped: HeadwaterError | None = None
         self._ended = threading.Event()
@@ -114,7 +124,7 @@ class DuckRun:
                     self._checksums.verify(scan.files.files, stored_names(scan), self._check)
                 _register(self._cursor, scan)
             self._check()
-            for batch in self._cursor.sql(self._sql).to_arrow_reader(BATCH_ROWS):
+            for batch in self._cursor.sql(self._sql).to_arrow_reader(self._batch_rows):
                 self._check()
                 yield _as(batch, self.schema)
         except (duckdb.Error, pa.ArrowException, OSError) as failed:  # an interrupt while reading is an OSError
@@ -151,6 +161,8 @@ class DuckRun:
             self._on_broken()
         if self._stopped is not None:
             return self._stopped
+        if (known := system_error(failed)) is not None:
+            return known
         text = str(failed).split("\n")[0]
         return QueryFailed("query failed", detail=text if text.endswith(".") else f"{text}.")
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 
 from headwater.catalog.iceberg import Tables
 from headwater.catalog.topics import Topics
@@ -107,6 +108,16 @@ class Moment(Mapping[str, Schema | Folded]):
             view = self._view(relation)
             self._read[name] = self._topic_at(relation) if view is None else view_at(view, relation)
         return self._read[name]
+
+    def tables(self) -> list[tuple[Table, int | None]]:
+        """The tables that were read, with their snapshots, as far as they are the lake's own at one snapshot."""
+        found: list[tuple[Table, int | None]] = []
+        for at in self._read.values():
+            if isinstance(at, TopicAtOnce):
+                found.append((at.topic.table, at.snapshot_id))
+            elif isinstance(at, ViewAtOnce):
+                found.append((at.view.table, at.snapshot_id))
+        return found
 
     def freshen(self, name: str, view: ViewAtOnce) -> None:
         """Let this be the view that the query calls `name`."""

@@ -21,7 +21,7 @@ from headwater.sql.statements import Engine
 from headwater.sql.units import counted
 from headwater.storage.changes import Changes
 from headwater.storage.scan import FileScan
-from headwater.types import Offsets
+from headwater.types import Offsets, id_text
 
 Route = Literal["metadata", "duckdb", "spark"]
 
@@ -140,7 +140,7 @@ def _describe_scan(scan: Scan) -> dict[str, Any]:
     files = scan.files
     return {
         **_describe_source(scan),
-        "snapshot": files.snapshot_id,
+        "snapshot": id_text(files.snapshot_id),
         "files": len(files.files),
         "files_total": files.total,
         "skipped_by_partition": files.skipped_by_partition,
@@ -159,7 +159,7 @@ def _describe_scan(scan: Scan) -> dict[str, Any]:
 def _describe_source(scan: Scan) -> dict[str, Any]:
     if isinstance(scan.of, Topic) or scan.position is None:
         return {"topic": scan.of.name}
-    sources = {source.name: snapshot for source, snapshot in sorted(scan.position.snapshots.items())}
+    sources = {source.name: id_text(snapshot) for source, snapshot in sorted(scan.position.snapshots.items())}
     return {"view": scan.of.name, "fold": scan.of.kind, "held": scan.tail_rows.num_rows, "sources": sources}
 
 
@@ -167,15 +167,16 @@ def _describe_changes(changed: Changed | None) -> dict[str, Any]:
     if changed is None:
         return {}
     came, went = changed.changes.added, changed.changes.removed
-    return {"changes": {"from": changed.start, "to": changed.end, "files_added": len(came), "files_removed": len(went)}}
+    between = {"from": id_text(changed.start), "to": id_text(changed.end)}
+    return {"changes": {**between, "files_added": len(came), "files_removed": len(went)}}
 
 
-def render(plan: QueryPlan) -> list[str]:
-    """The plan as lines of text: `EXPLAIN`."""
-    lines = [f"engine: {plan.engine} ({plan.reason})"]
-    for scan in (_describe_scan(scan) for scan in plan.scans):
+def render(plan: Mapping[str, Any]) -> list[str]:
+    """The described plan as lines of text: `EXPLAIN`."""
+    lines = [f"engine: {plan['engine']} ({plan['reason']})"]
+    for scan in plan["scans"]:
         lines += _render_scan(scan)
-    lines.append("sql: " + " ".join(describe(plan)["sql"].split()))
+    lines.append("sql: " + " ".join(plan["sql"].split()))
     return lines
 
 

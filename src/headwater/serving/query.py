@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headwater.catalog.topics import Topic, Topics
 from headwater.catalog.views import View, Views
-from headwater.errors import QueryCancelled, QueryFailed, TopicNotFound
+from headwater.errors import QueryCancelled, QueryFailed, ResultTooLarge, TopicNotFound
 from headwater.observability.metrics import Metrics
 from headwater.serving.agreement import CHECK, Agreed, Mistake, Unproven, agree, scan_needs
 from headwater.serving.duck import Duck
@@ -30,6 +30,7 @@ from headwater.sql.cursor import located
 from headwater.sql.names import Relation, normalise
 from headwater.sql.statements import Query
 from headwater.sql.windows import rewrite_windows
+from headwater.storage.damage import name_damage
 from headwater.storage.scan import ManifestCache
 from headwater.topics.log import Log
 from headwater.types import TableName
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headwater.serving.run_spark import FreshFrame
+    from headwater.spark.query_worker import QueryWorker
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,11 @@ class Cancel:
         if asked:
             running.cancel()
 
+    def detach(self) -> None:
+        """Let go of an engine that has ended, with all that it holds."""
+        with self._lock:
+            self._running = None
+
     @property
     def asked(self) -> bool:
         return self._asked
@@ -81,7 +88,8 @@ class Queries:
 
     `before_read` is told, once per query and before anything is read, which views the query reads as they are now.
     `fresh_frame` gives a view's rows as they would be if it were refreshed now, as Spark's; `unseen` what they would be
-    more than those stored, where that is simple enough for DuckDB. `used` hears what a query that runs needs.
+    more than those stored, where that is simple enough for DuckDB. `used` hears what a query that runs needs. `worker`
+    is where queries run on Spark, if not in this process.
     """
 
     def __init__(
@@ -92,10 +100,14 @@ class Queries:
         duck: Callable[[], Duck],
         spark: Callable[[], SparkSession],
         metrics: Metrics,
+        manifests: ManifestCache,
         *,
         duckdb_max_bytes: int,
         max_rows: int,
         timeout: float,
+        max_result_bytes: int | None = None,
+        stop_seconds: float = 5.0,
+        worker: Callable[[], QueryWorker | None] = lambda: None,
         before_read: Callable[[Sequence[View]], None] | None = None,
         fresh_frame: FreshFrame | None = None,
         unseen: Callable[[str], UnseenRows | None] = lambda _: None,
@@ -114,7 +126,10 @@ class Queries:
         self._duckdb_max_bytes = duckdb_max_bytes
         self._max_rows = max_rows
         self._timeout = timeout
-        self._manifests = ManifestCache()
+        self._max_result_bytes = max_result_bytes
+        self._stop_seconds = stop_seconds
+        self._worker = worker
+        self._manifests = manifests
         self._settling = Settling(self._manifests, lambda *asked: self._duck().verify(*asked))
 
     def _plan(self, query: Query, cancel: Cancel | None, given: Given | None = None) -> tuple[QueryPlan, Moment]:
@@ -230,13 +245,14 @@ class Queries:
         """The plan as lines of text, with what running it took if asked; as plain data in the result's `info`."""
         plan, moment = self._plan(query, (cancel or Cancel()) if analyze else None)
         if not analyze:
-            return _explained(render(plan), describe(plan))
+            return _explained(render(describe(plan)), describe(plan))
         begun = time.perf_counter()
         plan, running = self._start(plan, moment, query, cancel or Cancel())
-        rows = sum(batch.num_rows for batch in self._counted(running, plan, begun))
+        described = _described(plan, running)
+        rows = sum(batch.num_rows for batch in self._counted(running, plan, moment, begun, query.max_rows))
         seconds = time.perf_counter() - begun
         ran = f"ran: {rows} result row{'' if rows == 1 else 's'} in {seconds * 1000:.1f} ms"
-        return _explained([*render(plan), ran], {**describe(plan), "result_rows": rows, "seconds": seconds})
+        return _explained([*render(described), ran], {**described, "result_rows": rows, "seconds": seconds})
 
     def run(self, query: Query, cancel: Cancel | None = None, given: Given | None = None) -> Result:
         """The query's result, streaming; what its `info` says about the engine is final.
@@ -249,40 +265,45 @@ class Queries:
         cancel.check()
         if given is None:
             self._used(plan.scans)
-        plan, running = self._start(plan, moment, query, cancel)
+        plan, running = self._start(plan, moment, query, cancel, given)
         return Result(
             running.schema,
-            self._counted(running, plan, begun),
+            self._counted(running, plan, moment, begun, query.max_rows),
             max_rows=query.max_rows or self._max_rows,
-            info={"plan": describe(plan)},
+            info={"plan": _described(plan, running)},
             close=running.close,
             spark=self._spark,
         )
 
-    def _start(self, plan: QueryPlan, moment: Moment, query: Query, cancel: Cancel) -> tuple[QueryPlan, Running]:
+    def _start(
+        self, plan: QueryPlan, moment: Moment, query: Query, cancel: Cancel, given: Given | None = None
+    ) -> tuple[QueryPlan, Running]:
         """The query on its engine, and the plan that it really runs by.
 
         DuckDB has given its first rows by then. If it raises instead, Spark is asked: only Spark's errors are the right
         ones. Where the SQL checks values and may raise at any row, more rows are awaited.
         """
         try:
-            return plan, self._started(plan, moment, query.timeout or self._timeout, cancel)
+            return plan, self._started(plan, moment, query, cancel, given)
         except Exception as failed:
             if plan.engine != "duckdb" or type(failed) is not QueryFailed or moment.parts:
                 self._metrics.queries.labels(plan.engine, _outcome(failed)).inc()
                 raise
             reason = f"duckdb raised: {_said(failed)}"
         log.info("duckdb raised, spark is asked", extra={"reason": reason})
-        return self._start(replace(plan, engine="spark", reason=reason), moment, query, cancel)
+        return self._start(replace(plan, engine="spark", reason=reason), moment, query, cancel, given)
 
-    def _started(self, plan: QueryPlan, moment: Moment, timeout: float, cancel: Cancel) -> Running:
+    def _started(self, plan: QueryPlan, moment: Moment, query: Query, cancel: Cancel, given: Given | None) -> Running:
         match plan.engine:
             case "metadata":
                 return _from_metadata(plan)
             case "duckdb":
-                return self._start_duck(plan, timeout, cancel)
+                return self._start_duck(plan, query.timeout or self._timeout, cancel)
             case "spark":
-                return self._start_spark(plan, moment, timeout, cancel)
+                worker = self._worker()
+                if worker is not None:
+                    return self._start_in_worker(worker, query, cancel, given)
+                return self._start_spark(plan, moment, query, cancel)
 
     def _start_duck(self, plan: QueryPlan, timeout: float, cancel: Cancel) -> Running:
         assert plan.agreed is not None
@@ -290,23 +311,55 @@ class Queries:
         cancel.attach(running)
         return Begun(running, HELD_ROWS if plan.agreed.checked else 0)
 
-    def _start_spark(self, plan: QueryPlan, moment: Moment, timeout: float, cancel: Cancel) -> Running:
+    def _start_spark(self, plan: QueryPlan, moment: Moment, query: Query, cancel: Cancel) -> Running:
         from headwater.serving.run_spark import SparkRun
 
         session = self._spark()
         cancel.check()
-        named = f"headwater-query-{uuid4().hex}"
-        running: Running = SparkRun(session, plan, moment, timeout, named, self._fresh_frame)
+        try:
+            running: Running = SparkRun(
+                session,
+                plan,
+                moment,
+                query.timeout or self._timeout,
+                f"headwater-query-{uuid4().hex}",
+                self._fresh_frame,
+                max_rows=query.max_rows,
+                max_bytes=self._max_result_bytes,
+            )
+        except Exception as failed:
+            if (error := name_damage(failed, moment.tables())) is failed:
+                raise
+            raise error from failed
         cancel.attach(running)
         return running
 
-    def _counted(self, running: Running, plan: QueryPlan, begun: float) -> Iterator[pa.RecordBatch]:
-        outcome = "ok"
+    def _start_in_worker(self, worker: QueryWorker, query: Query, cancel: Cancel, given: Given | None) -> Running:
+        from headwater.serving.run_worker import WorkerRun
+
+        running = WorkerRun(worker, query, given, query.timeout or self._timeout, self._stop_seconds)
+        cancel.attach(running)  # before it begins: planning alone may take for ever
+        running.begin(cancel.check)
+        return running
+
+    def _counted(
+        self, running: Running, plan: QueryPlan, moment: Moment, begun: float, max_rows: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        outcome, rows = "ok", 0
         try:
-            yield from running.batches()
+            for batch in running.batches():
+                yield batch
+                rows += batch.num_rows
+                if max_rows is not None and rows > max_rows:  # a Result that is held as a whole has raised by now
+                    hint = "Add a LIMIT, or raise max_rows."
+                    raise ResultTooLarge(f"result has more than {max_rows} rows", hint=hint)
         except BaseException as failed:
             outcome = _outcome(failed)
-            raise
+            if plan.engine != "spark" or not isinstance(failed, Exception):
+                raise
+            if (error := name_damage(failed, moment.tables())) is failed:
+                raise
+            raise error from failed
         finally:
             self._metrics.queries.labels(plan.engine, outcome).inc()
             self._metrics.query_seconds.labels(plan.engine).observe(time.perf_counter() - begun)
@@ -341,6 +394,12 @@ def _from_metadata(plan: QueryPlan) -> Running:
     assert plan.agreed is not None
     assert asks is not None
     return Known(answer(asks, plan.scans[0], plan.agreed))
+
+
+def _described(plan: QueryPlan, running: Running) -> Mapping[str, Any]:
+    """The plan that runs as plain data; the query worker reads tables at a moment of its own, and says at which."""
+    ran = getattr(running, "plan", None)
+    return describe(plan) if ran is None else {**ran, "engine": plan.engine, "reason": plan.reason}
 
 
 def _explained(lines: Sequence[str], info: Mapping[str, Any]) -> Result:

@@ -82,17 +82,17 @@ class Result:
             yield batch
 
     def pandas(self) -> pd.DataFrame:
-        frame: pd.DataFrame = self.arrow().to_pandas()
+        frame: pd.DataFrame = _converted(self.arrow().to_pandas, self.schema)
         return frame
 
     def rows(self) -> list[dict[str, Any]]:
         """The whole result as Python dicts."""
-        rows: list[dict[str, Any]] = self.arrow().to_pylist()
+        rows: list[dict[str, Any]] = _converted(self.arrow().to_pylist, self.schema)
         return rows
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for batch in self.batches():
-            yield from batch.to_pylist()
+            yield from _converted(batch.to_pylist, self.schema)
 
     def spark(self) -> DataFrame:
         """The whole result as a Spark DataFrame; starts Spark if it does not run yet."""
@@ -109,3 +109,24 @@ class Result:
     def close(self) -> None:
         """Stop working on it; safe to call twice."""
         self._close()
+
+
+def _converted(convert: Callable[[], Any], schema: pa.Schema) -> Any:
+    try:
+        return convert()
+    except (ValueError, OverflowError) as error:
+        years = "Python's dates and times are those of the years 1 to 9999. " if _has_times(schema) else ""
+        raise QueryFailed(
+            "result has a value that Python has no object for",
+            detail=f"{years}Arrow says: {str(error).rstrip('.')}.",
+            hint="Use arrow(), or CAST the column to STRING." if years else "Use arrow().",
+        ) from None
+
+
+def _has_times(of: pa.Schema | pa.DataType) -> bool:
+    """Whether dates or timestamps are anywhere in it."""
+    if isinstance(of, pa.Schema):
+        return any(_has_times(field.type) for field in of)
+    if pa.types.is_date(of) or pa.types.is_timestamp(of):
+        return True
+    return any(_has_times(of.field(place).type) for place in range(of.num_fields))

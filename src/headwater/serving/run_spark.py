@@ -45,9 +45,14 @@ class SparkRun:
         timeout: float,
         query_id: str,
         fresh: FreshFrame | None,
+        *,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         self._running = RunningQuery(session, query_id)
         self._timeout = timeout
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
         self._timed_out = False
         self._resources = ExitStack()
         try:
@@ -63,7 +68,7 @@ class SparkRun:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The result, which waits on disk once the first batch is there."""
-        found = stream(self._frame)
+        found = stream(self._frame, self._max_rows, self._max_bytes)
         try:
             yield from self._first(found)
             yield from found

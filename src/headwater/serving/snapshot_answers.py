@@ -13,8 +13,8 @@ from headwater.sql.units import counted, render_duration
 _MOMENT = pa.timestamp("us", tz="UTC")
 SNAPSHOTS = pa.schema(
     {
-        "snapshot": pa.int64(),
-        "parent": pa.int64(),
+        "snapshot": pa.string(),
+        "parent": pa.string(),
         "at": _MOMENT,
         "made_by": pa.string(),
         "operation": pa.string(),
@@ -39,7 +39,7 @@ REFS = pa.schema(
     {
         "name": pa.string(),
         "kind": pa.string(),
-        "snapshot": pa.int64(),
+        "snapshot": pa.string(),
         "at": _MOMENT,
         "rows": pa.int64(),
         "retain": pa.string(),
@@ -49,8 +49,8 @@ REFS = pa.schema(
 DIFFERENCE = pa.schema(
     {
         "topic": pa.string(),
-        "from": pa.int64(),
-        "to": pa.int64(),
+        "from": pa.string(),
+        "to": pa.string(),
         "inserted": pa.int64(),
         "deleted": pa.int64(),
         "updated": pa.int64(),

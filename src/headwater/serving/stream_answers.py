@@ -49,6 +49,7 @@ STATUS = pa.schema(
         "last_error": pa.string(),
         "last_error_at": _MOMENT,
         "next_start": _MOMENT,
+        "waits_for": pa.string(),
     }
 )
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headwater.serving.result import Result
 from headwater.topics.ingest import Ingested
+from headwater.types import id_text
 
 TOPICS = pa.schema(
     {
@@ -18,6 +19,7 @@ TOPICS = pa.schema(
         "files": pa.int64(),
         "bytes": pa.int64(),
         "description": pa.string(),
+        "damage": pa.string(),
     }
 )
 COLUMNS = pa.schema({"column": pa.string(), "type": pa.string(), "nullable": pa.bool_(), "comment": pa.string()})
@@ -28,7 +30,7 @@ FLUSHED = pa.schema(
         "files": pa.int64(),
         "bytes": pa.int64(),
         "seconds": pa.float64(),
-        "snapshot": pa.int64(),
+        "snapshot": pa.string(),
     }
 )
 
@@ -40,7 +42,7 @@ CHANGED = pa.schema(
         "files_added": pa.int64(),
         "bytes": pa.int64(),
         "seconds": pa.float64(),
-        "snapshot": pa.int64(),
+        "snapshot": pa.string(),
     }
 )
 
@@ -51,7 +53,7 @@ SCHEMAS = pa.schema(
         "schema": pa.int64(),
         "current": pa.bool_(),
         "since": pa.string(),
-        "snapshot": pa.int64(),
+        "snapshot": pa.string(),
         "columns": pa.string(),
         "changes": pa.list_(pa.string()),
     }
@@ -96,5 +98,5 @@ def _row(commit: Ingested) -> dict[str, Any]:
         "files": commit.files,
         "bytes": commit.bytes,
         "seconds": round(commit.seconds, 3),
-        "snapshot": commit.snapshot_id,
+        "snapshot": id_text(commit.snapshot_id),
     }

@@ -22,6 +22,7 @@ VIEWS = pa.schema(
         "lag_rows": pa.int64(),
         "last_refresh": _MOMENT,
         "description": pa.string(),
+        "error": pa.string(),
     }
 )
 COLUMNS = pa.schema({"column": pa.string(), "type": pa.string()})
@@ -33,7 +34,7 @@ _WORK = {
     "files": pa.int64(),
     "bytes": pa.int64(),
     "seconds": pa.float64(),
-    "snapshot": pa.int64(),
+    "snapshot": pa.string(),
 }
 REFRESHED = pa.schema({"view": pa.string(), "method": pa.string(), "reason": pa.string(), **_WORK})
 REFRESHES = pa.schema(
@@ -60,7 +61,7 @@ VERIFIED = pa.schema(
         "extra": pa.int64(),
         "missing": pa.int64(),
         "seconds": pa.float64(),
-        "snapshot": pa.int64(),
+        "snapshot": pa.string(),
     }
 )
 COMPACTED = pa.schema(
@@ -73,7 +74,7 @@ COMPACTED = pa.schema(
         "bytes_before": pa.int64(),
         "bytes_after": pa.int64(),
         "seconds": pa.float64(),
-        "snapshot": pa.int64(),
+        "snapshot": pa.string(),
     }
 )
 

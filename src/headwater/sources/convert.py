@@ -20,6 +20,7 @@ from headwater.sources.files import SourceFile, rows_per_chunk, table_chunks, te
 from headwater.sources.reading import Chunk, located
 from headwater.state.conversions import Conversion, Conversions
 from headwater.storage.decode import RecordDecoder, rejection
+from headwater.storage.decode.sizes import rows_at_once
 from headwater.topics.produce import Ack, Source, decode
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Converter:
         merges = topic.definition.options.evolution == "merge"
         if merges and dry_run:
             return replace(about, status="not checked")
-        with self._chunks(file, known) as (chunks, chunk_rows):
+        with self._chunks(topic, file, known) as (chunks, chunk_rows):
             rows, dead = (0, 0) if merges else self._check(topic, file, chunks(), told)
             if dry_run:
                 return replace(about, status="checked", rows=rows - dead, dead=dead)
@@ -124,11 +125,17 @@ class Converter:
 
     @contextmanager
     def _chunks(
-        self, file: SourceFile, known: Conversion | None
+        self, topic: Topic, file: SourceFile, known: Conversion | None
     ) -> Iterator[tuple[Callable[[], Iterator[Chunk]], int]]:
-        """What gives the file's chunks, as often as it is asked; and the rows of each, none where bytes decide."""
+        """What gives the file's chunks, as often as it is asked; and the rows of each.
+
+        A conversion that goes on cuts the file as it did before, even if the topic has other columns by now. Of text,
+        0 rows mean that bytes alone decide, as in conversions of earlier versions.
+        """
         if file.is_text:
-            yield lambda: text_chunks(file, self._limits.max_record), 0
+            columns = RecordDecoder(topic.definition.schema).arrow_schema
+            most = known.chunk_rows if known is not None else rows_at_once(columns)
+            yield lambda: text_chunks(file, self._limits.max_record, most), most
             return
         from headwater.sources.files_spark import spool
         from headwater.spark.arrow_spark import query_folder

@@ -99,11 +99,18 @@ def _source(path: Path, given: FileFormat | None) -> SourceFile:
     return SourceFile(path, format, state.st_size, id.hexdigest()[:32])
 
 
-def text_chunks(file: SourceFile, max_record: int) -> Iterator[Chunk]:
+def text_chunks(file: SourceFile, max_record: int, max_rows: int) -> Iterator[Chunk]:
     """A text file as requests; an error that names the file if it cannot be cut into them."""
     with open_input(str(file.path)) as stream:
         try:
-            yield from read_chunks(stream, file.format, CHUNK_BYTES, max_record, live=False)  # type: ignore[arg-type]
+            yield from read_chunks(
+                stream,
+                file.format,  # type: ignore[arg-type]
+                CHUNK_BYTES,
+                max_record,
+                live=False,
+                max_rows=max_rows,
+            )
         except HeadwaterError as error:
             message = f"{file.path}: {error.message}"
             raise type(error)(message, detail=error.detail, hint=error.hint, **error.data) from None

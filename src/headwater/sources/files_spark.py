@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headwater.errors import InvalidInput
 from headwater.sources.files import SourceFile
+from headwater.spark.jobs import query_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +40,8 @@ def spool(session: SparkSession, file: SourceFile, folder: Path) -> list[Path]:
             # As a value: Spark would turn it into a page of Java.
             yield None, str(failed).splitlines()[0]
 
-    written = context.parallelize(range(units), tasks).mapPartitionsWithIndex(task).collect() if units else []
+    with query_errors():
+        written = context.parallelize(range(units), tasks).mapPartitionsWithIndex(task).collect() if units else []
     for _, failed in written:
         if failed is not None:
             raise _unreadable(file, failed)

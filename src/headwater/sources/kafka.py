@@ -11,14 +11,14 @@ A broker that is away is waited for. An error ends the run: whoever runs the con
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from threading import Event
 from typing import Protocol
 
 from headwater.catalog.topics import Topic, Topics
+from headwater.connections import Connections
 from headwater.errors import Backpressure, HeadwaterError, RecordsRejected, SchemaChanged, StaleCommit
 from headwater.observability.failpoints import failpoint
 from headwater.sources.kafka_columns import Message, Messages
@@ -44,10 +44,10 @@ class Store(Protocol):
     def __call__(self, topic: Topic, decoded: Decoded, source: Source) -> Ack: ...
 
 
-def check_connector(stream: StreamDefinition, topic: Topic, environment: Mapping[str, str] = os.environ) -> None:
+def check_connector(stream: StreamDefinition, topic: Topic, connections: Connections) -> None:
     """The error that a connector of the stream would end with at once, without asking a broker."""
     MessageDecoder(stream, topic.columns)
-    KafkaReader(stream, consumer_settings(stream, environment), Limits()).close()
+    KafkaReader(stream, consumer_settings(stream, connections), Limits()).close()
 
 
 class KafkaConnector:
@@ -59,15 +59,15 @@ class KafkaConnector:
         topics: Topics,
         wal: Log,
         store: Store,
+        connections: Connections,
         *,
-        environment: Mapping[str, str] = os.environ,
         limits: Limits | None = None,
     ) -> None:
         self._stream = stream
         self._topics = topics
         self._wal = wal
         self._store = store
-        self._environment = environment
+        self._connections = connections
         self._limits = limits or Limits()
         self._stop = Event()
         self._reading: Reading | None = None
@@ -134,7 +134,7 @@ class KafkaConnector:
         """A consumer at the stored positions."""
         topic = self._topics.load(self._stream.topic)
         self._decoder_of(topic)  # first: a stream that does not fit its topic asks no broker
-        reader = KafkaReader(self._stream, consumer_settings(self._stream, self._environment), self._limits)
+        reader = KafkaReader(self._stream, consumer_settings(self._stream, self._connections), self._limits)
         sources = Sources(topic.id, self._stream.options.kafka_topic)
         reading = Reading(self._stream, reader, sources, self._wal, partial(self._move, sources), self._limits)
         try:
@@ -154,13 +154,23 @@ class KafkaConnector:
             # The end of a partition may lie behind its last message: ends of transactions have offsets, too.
             end = max(at, messages[-1].offset() + 1 if messages else 0, taken.ends.get(partition, 0))
             if end > at:
-                self._append(reading, partition, messages, end)
+                for part, upto in self._portions(messages, end):
+                    self._append(reading, partition, part, upto)
         for partition in sorted(taken.gone):
             try:
                 self._count_lost(partition, reading.bridge(partition))
             except BrokerAway:
                 self.close()  # the consumer has told of it once and would be silent about the partition from now on
                 raise
+
+    def _portions(self, messages: Messages, end: int) -> Iterator[tuple[Messages, int]]:
+        """The messages in portions that take bounded memory once they are decoded, each with where it ends."""
+        assert self._decoder is not None
+        most = self._decoder[1].most_rows
+        while len(messages) > most:
+            yield messages[:most], messages[most].offset()
+            messages = messages[most:]
+        yield messages, end
 
     def _count_lost(self, partition: int, lost: int) -> None:
         if lost:

@@ -18,6 +18,7 @@ from headwater.storage.decode import Decoded, Reject
 from headwater.storage.decode.columns import null_column
 from headwater.storage.decode.outcome import rejected
 from headwater.storage.decode.shapes import plain_field
+from headwater.storage.decode.sizes import rows_at_once
 from headwater.types import StreamDefinition
 
 
@@ -31,6 +32,8 @@ class MessageDecoder:
         self._parts: tuple[MessageColumn, ...] = message_columns(stream, of_stream)
         taken = {part.field.name for part in self._parts}
         of_value = Schema(*(field for field in of_stream.fields if field.name not in taken))
+        self.most_rows = rows_at_once(pa.schema([plain_field(field) for field in columns.fields]))
+        """How many messages are decoded in one go."""
         self._value: ValueDecoder | None = value_decoder(stream, of_value) if of_value.fields else None
 
     def decode(self, messages: Messages) -> Decoded:

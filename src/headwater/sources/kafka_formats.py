@@ -26,7 +26,7 @@ from pyiceberg.types import BinaryType, NestedField, StringType
 from headwater.errors import InvalidOption, RecordsRejected
 from headwater.storage.decode import Decoded, RecordDecoder, Reject
 from headwater.storage.decode.check import NULL
-from headwater.storage.decode.jsonbody import lines_of
+from headwater.storage.decode.json_records import lines_of
 from headwater.storage.decode.outcome import RAW_LIMIT, Unfit, rejected
 from headwater.storage.decode.records import RecordPlan, check_records
 from headwater.storage.decode.shapes import plain_field
@@ -181,7 +181,7 @@ def _avro_decoder(stream: StreamDefinition, columns: Schema) -> ValueDecoder:
                 raise plain from None
 
     def decode(values: Values) -> Decoded:
-        sieve = Sieve(plan.rows.schema, None)
+        sieve = Sieve(plan.rows.schema, None, plan.weight.row)
         return check_records(plan, values, sieve, read=read, raw=lambda value: value or b"")
 
     return decode
@@ -210,6 +210,9 @@ def _avro_schema(stream: StreamDefinition, columns: Schema) -> Any:
         raise _avro_option(stream, f"It is not an Avro schema: {error}.") from None
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise _avro_option(stream, "It is not the schema of a record.")
+    if _holds_nothings(schema):
+        # A few bytes could claim billions of them.
+        raise _avro_option(stream, "It has an array or map whose items take no bytes, such as nulls.")
     fields = {field["name"] for field in schema["fields"]}
     if unknown := sorted(fields - {field.name for field in columns.fields}):
         raise _avro_option(stream, f'The stream has no column for its field "{unknown[0]}".')
@@ -217,6 +220,30 @@ def _avro_schema(stream: StreamDefinition, columns: Schema) -> Any:
     if absent:
         raise _avro_option(stream, f'It has no field "{absent[0]}", which the stream requires.')
     return schema
+
+
+def _holds_nothings(of: Any) -> bool:
+    """Whether an Avro type has an array whose items take no bytes."""
+    if isinstance(of, list):
+        return any(map(_holds_nothings, of))
+    if not isinstance(of, dict):
+        return False
+    inner = [field["type"] for field in of.get("fields", ())]
+    inner += [of[key] for key in ("items", "values") if key in of]
+    inner += [of["type"]] if isinstance(of["type"], dict | list) else []
+    return (of["type"] == "array" and _is_nothing(of["items"])) or any(map(_holds_nothings, inner))
+
+
+def _is_nothing(of: Any) -> bool:
+    """Whether values of an Avro type take no bytes. A name is that of a type which is defined elsewhere."""
+    if not isinstance(of, dict):
+        return bool(of == "null")
+    match of["type"]:
+        case "record" | "error":
+            return all(_is_nothing(field["type"]) for field in of["fields"])
+        case "fixed":
+            return bool(of["size"] == 0)
+    return _is_nothing(of["type"]) if isinstance(of["type"], dict) else bool(of["type"] == "null")
 
 
 def _avro_option(stream: StreamDefinition, detail: str) -> InvalidOption:

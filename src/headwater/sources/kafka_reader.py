@@ -16,10 +16,10 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from headwater.connections import refused_client
 from headwater.errors import HeadwaterError, NotFound, Unavailable
 from headwater.observability.logs import seldom
 from headwater.sources.kafka_columns import Message
-from headwater.sources.kafka_settings import refused_setting
 from headwater.types import StreamDefinition
 
 log = seldom(__name__)
@@ -84,7 +84,7 @@ class KafkaReader:
         self.topic = stream.options.kafka_topic
         self.away: str | None = None
         self.doubtful = False
-        self._servers = stream.options.bootstrap_servers
+        self._connection = stream.options.connection
         self._limits = limits
         self._failure: HeadwaterError | None = None
         # Asks for the topic's id, which a consumer does not tell; that settings are a consumer's is nothing to log.
@@ -93,7 +93,7 @@ class KafkaReader:
         try:
             self._consumer = Consumer({**settings, "error_cb": self._on_error}, logger=log)
         except (KafkaException, TypeError, ValueError) as error:
-            raise refused_setting(stream, _said(error)) from None
+            raise refused_client(self._connection, _said(error), settings) from None
 
     def partitions(self) -> list[int]:
         """The topic's partitions; BrokerAway if none answers, NotFound if there is no such topic."""
@@ -199,7 +199,7 @@ class KafkaReader:
             failure = self._sorted(error)
             self._failure = failure if isinstance(failure, HeadwaterError) else None
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self.away = f'no broker of "{self._servers}" answers'
+            self.away = f'no broker of connection "{self._connection}" answers'
         else:
             log.info("kafka said", extra={"topic": self.topic, "error": error.str()})
 
@@ -208,18 +208,18 @@ class KafkaReader:
         if code in UNKNOWN:
             return NotFound(
                 f'kafka topic "{self.topic}" does not exist',
-                detail=f"The brokers {self._servers} said: {error.str()}.",
+                detail=f'The brokers of connection "{self._connection}" said: {error.str()}.',
                 hint="Create it, or correct the stream's option kafka_topic.",
             )
         if code in REFUSED:
             return Unavailable(
                 f'kafka topic "{self.topic}" may not be read',
-                detail=f"The brokers {self._servers} said: {error.str()}.",
-                hint="Set credentials in the stream's option kafka_options, or have the right to read granted.",
+                detail=f'The brokers of connection "{self._connection}" said: {error.str()}.',
+                hint="Set credentials in the connection, or have the right to read granted.",
             )
         if error.fatal():
             return Unavailable(f'kafka topic "{self.topic}" cannot be read', detail=f"{error.str()}.")
-        return BrokerAway(f'the brokers of "{self._servers}" do not answer: {error.str()}')
+        return BrokerAway(f'the brokers of connection "{self._connection}" do not answer: {error.str()}')
 
     def _at(self, partition: int, offset: int = 0) -> TopicPartition:
         return TopicPartition(self.topic, partition, offset)

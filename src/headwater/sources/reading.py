@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from headwater.errors import BodyTooLarge, InvalidInput, RecordsRejected
-from headwater.sources.reading_json import json_records
+from headwater.storage.decode.json_records import json_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,8 +42,6 @@ NOT_WRITTEN = (
 )
 LINGER = 0.2
 """Seconds that records of a live pipe wait for more before they are sent."""
-
-_BREAKS = str.maketrans("\r\n", "  ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +73,25 @@ def open_input(name: str) -> IO[bytes]:
             compressed: IO[bytes] = io.BufferedReader(pa.input_stream(name, compression="detect"), READ)
             return compressed
         return Path(name).open("rb")
-    except OSError as error:
-        raise InvalidInput(f'file "{name}" cannot be read', detail=f"{error.strerror or error}.") from None
+    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidInput(f'file "{name}" cannot be read', detail=f"{reason}.") from None
 
 
-def read_chunks(source: IO[bytes], kind: Kind, target: int, max_record: int, *, live: bool) -> Iterator[Chunk]:
-    """The input's records in chunks of about `target` bytes; `live` sends what is there instead of waiting for more."""
+def read_chunks(
+    source: IO[bytes], kind: Kind, target: int, max_record: int, *, live: bool, max_rows: int = 0
+) -> Iterator[Chunk]:
+    """The input's records in chunks of about `target` bytes and, of text, at most `max_rows` records (0: any number).
+
+    `live` sends what is there instead of waiting for more.
+    """
     match kind:
         case "ndjson":
-            return _ndjson(source, target, max_record, live)
+            return _ndjson(source, target, max_record, live, max_rows)
         case "csv":
-            return _csv(source, target, max_record)
+            return _csv(source, target, max_record, max_rows)
         case "json":
-            return _json(source, target, max_record)
+            return _json(source, target, max_record, max_rows)
         case "parquet":
             return _tables(_parquet_batches(source, target), target)
         case "arrow":
@@ -106,11 +110,13 @@ def _pieces(source: IO[bytes]) -> Iterator[bytes]:
 # -- lines ------------------------------------------------------------------------------------------------------
 
 
-def _ndjson(source: IO[bytes], target: int, max_record: int, live: bool) -> Iterator[Chunk]:
+def _ndjson(source: IO[bytes], target: int, max_record: int, live: bool, max_rows: int) -> Iterator[Chunk]:
     from headwater.storage.decode import ndjson_blocks
 
     blocks = (
-        _live_lines(source.fileno(), target, max_record) if live else ndjson_blocks(_pieces(source), target, max_record)
+        _live_lines(source.fileno(), target, max_record)
+        if live
+        else ndjson_blocks(_pieces(source), target, max_record, max_rows)
     )
     line = 1
     for block in blocks:
@@ -148,11 +154,11 @@ def _live_lines(source: int, target: int, max_record: int) -> Iterator[bytes]:
 # -- csv --------------------------------------------------------------------------------------------------------
 
 
-def _csv(source: IO[bytes], target: int, max_record: int) -> Iterator[Chunk]:
+def _csv(source: IO[bytes], target: int, max_record: int, max_rows: int) -> Iterator[Chunk]:
     from headwater.storage.decode import csv_blocks
 
     before = 0  # lines of earlier chunks, without the heading that each chunk repeats
-    for block in csv_blocks(_pieces(source), target, max_record):
+    for block in csv_blocks(_pieces(source), target, max_record, max_rows):
         yield Chunk(block, "csv", len(block), _csv_line_of(block, before))
         before += max(0, block.count(b"\n") - 1)
 
@@ -174,13 +180,13 @@ def _csv_line_of(block: bytes, before: int) -> Callable[[int], str]:
 # -- one json array ---------------------------------------------------------------------------------------------
 
 
-def _json(source: IO[bytes], target: int, max_record: int) -> Iterator[Chunk]:
+def _json(source: IO[bytes], target: int, max_record: int, max_rows: int) -> Iterator[Chunk]:
     held: list[str] = []
     size = first = 0
     for record in json_records(_pieces(source), max_record):
-        held.append(record.translate(_BREAKS))  # only space between tokens can hold a line break
+        held.append(record)
         size += len(record) + 1
-        if size >= target:
+        if size >= target or len(held) == max_rows:
             yield _json_chunk(held, first)
             first, held, size = first + len(held), [], 0
     if held:

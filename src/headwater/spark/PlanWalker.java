@@ -72,12 +72,17 @@ public final class PlanWalker {
         } else if (node instanceof UnresolvedFunction) {
             lines.add("function" + fields(((UnresolvedFunction) node).nameParts()));
         } else if (node instanceof UnresolvedTableValuedFunction) {
-            lines.add("table_function" + fields(((UnresolvedTableValuedFunction) node).name()));
+            UnresolvedTableValuedFunction function = (UnresolvedTableValuedFunction) node;
+            lines.add("table_function" + fields(function.name()));
+            if (function.functionArgs().size() > 3 && "range".equalsIgnoreCase(String.valueOf(function.name().last()))) {
+                lines.add("partitions");
+            }
         } else if (node instanceof UnresolvedGenerator) {
             FunctionIdentifier name = ((UnresolvedGenerator) node).name();
             lines.add(name.database().isEmpty() ? line("function", name.funcName()) : line("function", name.toString(), ""));
         } else if (node instanceof UnresolvedHint) {
-            lines.add(line("hint", ((UnresolvedHint) node).name()));
+            UnresolvedHint hint = (UnresolvedHint) node;
+            lines.add("hint\t" + escape(hint.name()) + fields(hint.parameters()));
         } else if (node instanceof UnresolvedWith) {
             describeWith((UnresolvedWith) node, lines);
         }

@@ -34,23 +34,36 @@ import org.apache.iceberg.spark.source.SparkRewriteTable;
 import org.apache.iceberg.spark.source.SparkTable;
 import org.apache.iceberg.types.TypeUtil;
 import org.apache.iceberg.types.Types;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.streaming.StreamingRelationV2;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.MetadataColumn;
+import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
+import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
 import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DoubleType;
+import org.apache.spark.sql.types.FloatType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -134,6 +147,19 @@ public final class TaskSets {
             new CaseInsensitiveStringMap(new HashMap()), scala.Option.empty()));
     }
 
+    /** The rows that `frame`, which reads a table of Iceberg and does no more, reads: with the care of `Guarded`. */
+    public Dataset guarded(SparkSession session, Dataset frame) {
+        LogicalPlan plan = frame.queryExecution().analyzed();
+        while (!(plan instanceof DataSourceV2Relation)) {
+            plan = (LogicalPlan) plan.children().head();
+        }
+        DataSourceV2Relation relation = (DataSourceV2Relation) plan;
+        // Without a catalog: Spark would look the table up again, and read that one.
+        return Dataset.ofRows(session, DataSourceV2Relation.create(
+            new Guarded((SparkTable) relation.table()), scala.Option.empty(), scala.Option.empty(),
+            relation.options(), scala.Option.empty()));
+    }
+
     /**
      * The table with columns that may be null if they ever could: a change or a past snapshot has files from before
      * they became NOT NULL. Spark leaves out checks for null, and Iceberg refuses files without a required column.
@@ -204,6 +230,16 @@ public final class TaskSets {
         return (JsonNode) file.get(index);
     }
 
+    private static boolean contains(StructType columns, String name) {
+        StructField[] fields = columns.fields();
+        for (int i = 0; i < fields.length; i++) {
+            if (fields[i].name().equals(name)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     /** The staged files as Spark sees a table. */
     static final class Files extends SparkRewriteTable {
         private final List always;
@@ -244,16 +280,6 @@ public final class TaskSets {
             ((SupportsPushDownRequiredColumns) inner).pruneColumns(wanted);
         }
 
-        private static boolean contains(StructType columns, String name) {
-            StructField[] fields = columns.fields();
-            for (int i = 0; i < fields.length; i++) {
-                if (fields[i].name().equals(name)) {
-                    return true;
-                }
-            }
-            return false;
-        }
-
         public Scan build() {
             return inner.build();
         }
@@ -267,7 +293,134 @@ public final class TaskSets {
 
         public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
             table().refresh();
-            return new SparkTable(table()).newScanBuilder(options);
+            return new GuardedBuilder(new SparkTable(table()).newScanBuilder(options), schema());
+        }
+    }
+
+    /** A table whose files and row groups are never skipped by a condition on floating-point numbers. */
+    static final class Guarded implements SupportsRead, SupportsMetadataColumns {
+        private final SparkTable inner;
+
+        Guarded(SparkTable inner) {
+            this.inner = inner;
+        }
+
+        public String name() {
+            return inner.name();
+        }
+
+        public StructType schema() {
+            return inner.schema();
+        }
+
+        public Transform[] partitioning() {
+            return inner.partitioning();
+        }
+
+        public MetadataColumn[] metadataColumns() {
+            return inner.metadataColumns();
+        }
+
+        public Set capabilities() {
+            HashSet found = new HashSet();
+            found.add(TableCapability.BATCH_READ);
+            return found;
+        }
+
+        public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+            return new GuardedBuilder(inner.newScanBuilder(options), schema());
+        }
+
+        public boolean equals(Object other) {
+            return other instanceof Guarded && inner.equals(((Guarded) other).inner);
+        }
+
+        public int hashCode() {
+            return inner.hashCode();
+        }
+    }
+
+    /**
+     * Iceberg's scan without conditions on floats. Its rules are not Spark's: they skip a file of NaN for `>`, which NaN
+     * meets in Spark, and a row group whose dictionary has -0.0 for `= 0.0`.
+     */
+    static final class GuardedBuilder
+            implements SupportsPushDownV2Filters, SupportsPushDownRequiredColumns, SupportsPushDownLimit,
+            SupportsPushDownAggregates {
+        private final ScanBuilder inner;
+        private final StructType columns;
+
+        GuardedBuilder(ScanBuilder inner, StructType columns) {
+            this.inner = inner;
+            this.columns = columns;
+        }
+
+        public Predicate[] pushPredicates(Predicate[] predicates) {
+            ArrayList safe = new ArrayList();
+            ArrayList rest = new ArrayList();
+            for (int i = 0; i < predicates.length; i++) {
+                (isSafe(predicates[i]) ? safe : rest).add(predicates[i]);
+            }
+            Predicate[] pushed = (Predicate[]) safe.toArray(new Predicate[0]);
+            Predicate[] unpushed = ((SupportsPushDownV2Filters) inner).pushPredicates(pushed);
+            for (int i = 0; i < unpushed.length; i++) {
+                rest.add(unpushed[i]);
+            }
+            return (Predicate[]) rest.toArray(new Predicate[0]);
+        }
+
+        private boolean isSafe(Predicate predicate) {
+            if (predicate.name().equals("IS_NULL") || predicate.name().equals("IS_NOT_NULL")) {
+                return true;
+            }
+            NamedReference[] references = predicate.references();
+            for (int i = 0; i < references.length; i++) {
+                if (!hasExactOrder(references[i].fieldNames())) {
+                    return false;
+                }
+            }
+            return true;
+        }
+
+        /** Whether Iceberg orders values of the column as Spark does. */
+        private boolean hasExactOrder(String[] path) {
+            DataType type = columns;
+            for (int i = 0; i < path.length; i++) {
+                if (!(type instanceof StructType) || !contains((StructType) type, path[i])) {
+                    return false;
+                }
+                StructType outer = (StructType) type;
+                type = outer.fields()[outer.fieldIndex(path[i])].dataType();
+            }
+            return !(type instanceof FloatType) && !(type instanceof DoubleType);
+        }
+
+        public Predicate[] pushedPredicates() {
+            return ((SupportsPushDownV2Filters) inner).pushedPredicates();
+        }
+
+        public void pruneColumns(StructType required) {
+            ((SupportsPushDownRequiredColumns) inner).pruneColumns(required);
+        }
+
+        public boolean pushLimit(int limit) {
+            return ((SupportsPushDownLimit) inner).pushLimit(limit);
+        }
+
+        public boolean isPartiallyPushed() {
+            return ((SupportsPushDownLimit) inner).isPartiallyPushed();
+        }
+
+        public boolean supportCompletePushDown(Aggregation aggregation) {
+            return ((SupportsPushDownAggregates) inner).supportCompletePushDown(aggregation);
+        }
+
+        public boolean pushAggregation(Aggregation aggregation) {
+            return ((SupportsPushDownAggregates) inner).pushAggregation(aggregation);
+        }
+
+        public Scan build() {
+            return inner.build();
         }
     }
 

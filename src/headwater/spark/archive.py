@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+from headwater.spark import built
 from headwater.spark.java import Java
 
 KEPT = 4
@@ -32,8 +32,9 @@ def archive_file(cache: Path, java: Java, jars: Sequence[Path]) -> Path:
 
 
 def reading(file: Path) -> tuple[str, ...]:
-    """Options of a JVM that starts with the file, if there is one."""
-    return (f"-XX:SharedArchiveFile={file}",) if file.is_file() else ()
+    """Options of a JVM that starts with the file, if there is one and it is what was written."""
+    built.close_folder(file.parent)
+    return (f"-XX:SharedArchiveFile={file}",) if built.is_intact(file) else ()
 
 
 def writing(file: Path) -> tuple[str, ...]:
@@ -43,15 +44,15 @@ def writing(file: Path) -> tuple[str, ...]:
 
 def make_archive(file: Path, learn: Callable[[Path], None]) -> bool:
     """Have `learn` make the file, and tell whether it did; it is whole or not there, and the oldest others go."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    built.close_folder(file.parent)
     written = file.with_name(f"{file.stem}.{os.getpid()}.tmp")
     try:
         learn(written)
         if written.is_file():
             written.replace(file)
+            built.record(file)
     finally:
         written.unlink(missing_ok=True)
     for old in sorted(file.parent.glob("*.jsa"), key=lambda each: each.stat().st_mtime, reverse=True)[KEPT + 1 :]:
-        with suppress(OSError):
-            old.unlink()
+        built.remove(old)
     return file.is_file()

@@ -152,20 +152,20 @@ def collect(frame: DataFrame, max_rows: int | None = None) -> pa.Table:
     return table
 
 
-def stream(frame: DataFrame) -> Iterator[pa.RecordBatch]:
+def stream(frame: DataFrame, max_rows: int | None = None, max_bytes: int | None = None) -> Iterator[pa.RecordBatch]:
     """The result batch by batch in the query's order, never more than a few batches of it in memory.
 
     The first batch comes when the query is done: its parts wait on disk, and are removed as they are read. Closing the
-    iterator early removes the rest.
+    iterator early removes the rest. The limits hold while the parts are written: ResultTooLarge beyond them.
     """
     with query_folder(frame.sparkSession) as folder, query_errors():
-        for part in _spool(frame, folder):
+        for part in _spool(frame, folder, max_rows, max_bytes):
             with pa.OSFile(str(part)) as source, pa.ipc.open_stream(source) as batches:
                 yield from batches
             part.unlink()
 
 
-def _spool(frame: DataFrame, folder: Path) -> list[Path]:
-    writer = PartWriter(str(folder), result_schema(frame).serialize().to_pybytes())
+def _spool(frame: DataFrame, folder: Path, max_rows: int | None, max_bytes: int | None) -> list[Path]:
+    writer = PartWriter(str(folder), result_schema(frame).serialize().to_pybytes(), max_rows, max_bytes)
     batches = RDD(frame._jdf.toArrowBatchRdd().toJavaRDD(), frame.sparkSession.sparkContext, NoOpSerializer())
     return [folder / name for name in batches.mapPartitionsWithIndex(writer).collect()]

@@ -18,6 +18,8 @@ from importlib.machinery import PathFinder
 
 PRELOAD = "HEADWATER_PRELOAD"
 """Comma-separated names of modules to import before the first fork."""
+UMASK = "HEADWATER_UMASK"
+"""The umask of workers, in octal digits: an executor's own is that of the machine that it runs on."""
 
 
 def path_without_archives(path: list[str]) -> list[str]:
@@ -43,6 +45,7 @@ def preload(names: str) -> None:
 
 def main() -> None:
     """Serve workers to the JVM until it closes our standard input."""
+    os.umask(int(os.environ.get(UMASK, "077"), 8))
     sys.path[:] = path_without_archives(sys.path)
     sys.path_importer_cache.clear()
     from pyspark.daemon import manager

@@ -8,7 +8,7 @@ follow what Spark 4.1's parser builds for a SELECT; a test holds the two lists o
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from headwater.errors import HeadwaterError, InvalidStatement, StatementNotAllowed
@@ -181,6 +181,17 @@ TABLE_FUNCTIONS = _words(
 )
 
 
+HINTS = _words(
+    """
+    BROADCAST BROADCASTJOIN MAPJOIN MERGE SHUFFLE_MERGE MERGEJOIN SHUFFLE_HASH SHUFFLE_REPLICATE_NL
+    COALESCE REPARTITION REPARTITION_BY_RANGE REBALANCE
+    """
+)
+
+MAX_PARTITIONS = 200
+"""Partitions that a hint may ask for: each is a task, and a hundred thousand of them take minutes to plan."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a class of node is refused, in the user's words."""
@@ -231,6 +242,8 @@ def check_parts(parts: PlanParts) -> QueryNames:
         _check_function(function)
     for function in sorted(parts.table_functions):
         _check_table_function(function)
+    for name, *parameters in sorted(parts.hints):
+        _check_hint(name.upper(), parameters)
     relations = frozenset(_checked_relation(name) for name in parts.relations)
     _check_values(parts.values)
     return QueryNames(relations, frozenset(name.lower() for name in parts.ctes))
@@ -271,9 +284,22 @@ def _check_flags(flags: Iterable[str]) -> None:
         "recursive": "WITH RECURSIVE is not allowed in queries",
         "streaming": "STREAM is not allowed in queries",
         "options": "options after a topic are not allowed in queries",
+        "partitions": "a number of partitions is not allowed in range()",
     }
     for flag in sorted(flags):
         raise StatementNotAllowed(refusals.get(flag, f'"{flag}" is not allowed in queries'))
+
+
+def _check_hint(name: str, parameters: Sequence[str]) -> None:
+    if name not in HINTS:
+        raise StatementNotAllowed(
+            f'hint "{name}" is not allowed in queries', detail=f"Allowed are {', '.join(sorted(HINTS))}."
+        )
+    for parameter in parameters:
+        if parameter.isdigit() and int(parameter) > MAX_PARTITIONS:
+            raise StatementNotAllowed(
+                f'hint "{name}" has too many partitions', detail=f"At most {MAX_PARTITIONS} are allowed in queries."
+            )
 
 
 def _check_function(parts: tuple[str, ...]) -> None:

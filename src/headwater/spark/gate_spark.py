@@ -7,28 +7,20 @@ registered there. The text is parsed once; what was checked is what runs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from headwater.errors import HeadwaterError, InvalidStatement, StatementNotAllowed
 from headwater.spark.gate_rules import check_parts, check_reads
 from headwater.spark.jobs import reason_of
 from headwater.spark.plans import parse_plan, plan_parts, plan_reads
+from headwater.sql.limits import too_deep
+from headwater.sql.tokens import tokenise
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-MAX_TEXT = 1_000_000
-"""Longer statements are refused before they reach the parser."""
-
-MAX_DEPTH = 500
-"""Deeper parentheses too: Spark gives up at fewer than that, and with thousands of them its parser takes all memory."""
-
-_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`""", re.DOTALL)
 
 QUERY_CONF = {
     "spark.sql.variable.substitute": "false",
@@ -62,10 +54,7 @@ def isolated(session: SparkSession) -> SparkSession:
 
 def inspect(session: SparkSession, text: str) -> ParsedQuery:
     """`text` as a query that is safe to analyse; StatementNotAllowed or InvalidStatement otherwise."""
-    if len(text) > MAX_TEXT:
-        raise InvalidStatement("statement is too long", detail=f"At most {MAX_TEXT:,} characters are accepted.")
-    if nesting(text) > MAX_DEPTH:
-        raise _too_deep()
+    tokenise(text)  # refuses what is too large: with thousands of brackets Spark's parser takes all memory
     if "${" in text and session.conf.get("spark.sql.variable.substitute") != "false":
         raise StatementNotAllowed("variable substitution is not allowed in queries")
     with _refusals():
@@ -76,8 +65,7 @@ def inspect(session: SparkSession, text: str) -> ParsedQuery:
 
 def check_expression(session: SparkSession, text: str) -> None:
     """InvalidStatement unless `text` is one whole expression, so that it stays one between parentheses."""
-    if nesting(text) > MAX_DEPTH:
-        raise _too_deep()
+    tokenise(text)
     with _refusals():
         session._jsparkSession.sessionState().sqlParser().parseExpression(text)
 
@@ -116,20 +104,8 @@ def _refusals() -> Iterator[None]:
         raise invalid(error) from error
     except Py4JJavaError as error:
         if "StackOverflowError" in str(error.java_exception):
-            raise _too_deep() from error
+            raise too_deep() from error
         raise
-
-
-def nesting(text: str) -> int:
-    """How deeply parentheses are nested in `text`, those in quotes aside."""
-    if text.count("(") <= MAX_DEPTH:
-        return text.count("(")  # no deeper than this, and that is all the caller asks
-    steps = ((each == "(") - (each == ")") for each in _QUOTED.sub("", text))
-    return max(accumulate(steps), default=0)
-
-
-def _too_deep() -> HeadwaterError:
-    return InvalidStatement("statement is nested too deeply", hint="Split it with WITH.")
 
 
 def invalid(error: Exception) -> HeadwaterError:

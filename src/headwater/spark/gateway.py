@@ -7,6 +7,7 @@ another one started in the same process, also after the first one died.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,6 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from headwater.errors import Unavailable
-from headwater.spark.compiled import define
 from headwater.spark.session import STOP_TIMEOUT
 
 LAUNCH = frozenset(
@@ -41,27 +41,30 @@ class _LaunchConf:
         return [(key, value) for key, value in self._values.items() if key in LAUNCH]
 
 
-def launch(conf: Mapping[str, str], output: Path) -> SparkSession:
-    """Start a JVM and a session in it; what the JVM prints goes to the file `output`."""
+def launch(conf: Mapping[str, str], output: Path, umask: int, *, own_group: bool = True) -> SparkSession:
+    """Start a JVM and a session in it; what the JVM prints goes to the file `output`.
+
+    Without `own_group` the JVM is in this process's group, so that one signal ends both.
+    """
     if SparkContext._active_spark_context is not None:
         raise Unavailable(
             "spark is already running in this process",
             detail="One process can hold one Spark context, and this one belongs to other code.",
             hint="Stop that session before the lake starts its own.",
         )
-    with _worker_python(conf["spark.master"]), _keep_interrupt_handler():
+    with _worker_python(conf), _keep_interrupt_handler():
         gateway = None
         try:
-            gateway = _launch_jvm(conf, output)
-            session = _session(conf, gateway)
-            define(session, "BrotliCodec", "org.apache.hadoop.io.compress.CompressionCodec")
-            return session
+            gateway = _launch_jvm(conf, output, umask, own_group)
+            return _session(conf, gateway)
         except BaseException as error:
-            said = _last_lines(output)
+            cause = _cause(error, output)  # the JVM's exceptions can be read only while it lives
             _end_jvm(gateway)
             _forget()
             if isinstance(error, Exception):
-                raise Unavailable("spark did not start", detail=said or f"{error}.") from error
+                raise Unavailable(
+                    "spark did not start", detail=f"{cause}.", hint="Check the settings that begin with spark_."
+                ) from None
             raise
 
 
@@ -88,11 +91,12 @@ def end(session: SparkSession, timeout: float = STOP_TIMEOUT) -> None:
     _forget()
 
 
-def _launch_jvm(conf: Mapping[str, str], output: Path) -> Any:
+def _launch_jvm(conf: Mapping[str, str], output: Path, umask: int, own_group: bool) -> Any:
     # A session of its own keeps signals of the terminal and of the process group away from the JVM: it ends when we
     # say so, or when its standard input closes because this process is gone.
     with output.open("ab") as stream:
-        return launch_gateway(_LaunchConf(conf), {"start_new_session": True, "stdout": stream, "stderr": stream})
+        quiet = {"start_new_session": own_group, "stdout": stream, "stderr": stream, "umask": umask}
+        return launch_gateway(_LaunchConf(conf), quiet)
 
 
 def _session(conf: Mapping[str, str], gateway: Any) -> SparkSession:
@@ -139,12 +143,13 @@ def _forget() -> None:
 
 
 @contextmanager
-def _worker_python(master: str) -> Iterator[None]:
-    """Have local workers run this very interpreter; a cluster's own setting is kept."""
+def _worker_python(conf: Mapping[str, str]) -> Iterator[None]:
+    """Have workers run this very interpreter, on a cluster unless another one is named."""
     names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
     before = {name: os.environ.get(name) for name in names}
-    if is_local(master):
-        os.environ.update(dict.fromkeys(names, sys.executable))
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if is_local(conf["spark.master"]) or not before["PYSPARK_PYTHON"]:
+        os.environ["PYSPARK_PYTHON"] = conf.get("spark.pyspark.python", sys.executable)
     try:
         yield
     finally:
@@ -182,10 +187,27 @@ def _quiet_py4j() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _last_lines(output: Path, count: int = 5) -> str:
+def _cause(error: BaseException, output: Path) -> str:
+    """Why Spark did not start, in one line: the root of the JVM's exception, or what the JVM printed or logged last."""
+    found = ""
+    with suppress(Exception):
+        root = error.java_exception  # type: ignore[attr-defined]
+        while (below := root.getCause()) is not None:
+            root = below
+        found = str(root.getMessage() or root.toString())
+    if not found or "stopped" in found:  # a context that was stopped by something that only the log tells
+        found = _last_error(output.with_name("spark.log")) or _last_error(output) or found or str(error)
+    return re.sub(r"\s+", " ", found).strip().rstrip(".")[:500]
+
+
+def _last_error(log: Path) -> str:
+    """The last line of a log that tells of an error, or the last one of all; stack traces are not told."""
     with suppress(OSError):
-        lines = [line.strip() for line in output.read_text(errors="replace").splitlines()]
-        return " ".join([line for line in lines if line and "incubator modules" not in line][-count:])
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+        lines = [line for line in lines if line and not re.match(r"at |\.\.\. \d+ more|WARNING: Using incubator", line)]
+        named = [line for line in lines if re.search(r"\bERROR\b|\bError\b|Exception|Invalid|rror:", line)]
+        told = (named or lines)[-1:]
+        return re.sub(r'^(\S+T\S+ ERROR \w+|Exception in thread "main" [\w.$]+): ', "", told[0]) if told else ""
     return ""
 
 

@@ -12,7 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
-from headwater.errors import Corrupt, HeadwaterError, QueryCancelled, QueryFailed, Unavailable
+from headwater.errors import (
+    Corrupt,
+    HeadwaterError,
+    QueryCancelled,
+    QueryFailed,
+    ResultTooLarge,
+    Unavailable,
+    full_disk,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,6 +29,7 @@ CANCEL_EVERY = 0.2
 """Seconds between attempts to cancel a query that still runs."""
 
 _PLACE = re.compile(r"\s*\(line (\d+), pos (\d+)\)|;? ?line (\d+) pos (\d+);?")
+_LIMIT = re.compile(r"headwater\.spark\.spool\.ResultLimit: (rows|bytes) (\d+)")
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|[Cc]ancelled (?:because|part of)|Job \d+ cancelled")
 
 
@@ -86,11 +95,23 @@ def failure(message: str) -> HeadwaterError:
     """The error for a query that Spark let in and then failed, from Spark's message."""
     if _CANCELLED.search(message):
         return QueryCancelled("query was cancelled")
+    if "No space left on device" in message:
+        return full_disk()
+    if limit := _LIMIT.search(message):
+        name = "max_rows" if limit[1] == "rows" else "the setting query_max_result_bytes"
+        return ResultTooLarge(f"result has more than {limit[2]} {limit[1]}", hint=f"Add a LIMIT, or raise {name}.")
     if "CRC checksum verification failed" in message:
         return Corrupt(
             "a data file that the query reads is damaged",
             detail="A page does not match its checksum.",
             hint="Run `headwater doctor --deep` to find every damaged file, and restore them from a backup.",
+        )
+    if "NullPointerException" in message:
+        return QueryFailed(
+            "query failed",
+            detail="Spark met a null where it does not expect one. It cannot sort maps that hold null values, as "
+            "GROUP BY, DISTINCT and set operations over a map do.",
+            hint="Group by the entries of the map instead, or leave such maps out with a WHERE.",
         )
     return QueryFailed("query failed", detail=f"{reason_of(message)[0]}.")
 

@@ -1,8 +1,9 @@
 """The JVM packages of a session: pinned in `packages.lock`, fetched once into a cache, and passed to Spark as files.
 
-Spark can resolve packages itself, but does so at every start and over the network. Here a start costs one `stat` per
-file. A missing file is fetched by the Ivy that ships inside PySpark, checked against its SHA-256, and renamed into
-place, so that a file in the cache is whole however many processes fetch at once and whenever one of them is killed.
+Spark can resolve packages itself, but does so at every start and over the network. A missing file is fetched by the Ivy
+that ships inside PySpark, checked against its SHA-256, and renamed into place, so that a file in the cache is whole
+however many processes fetch at once and whenever one of them is killed. Every start reads the files again and compares
+them with the lock before a JVM runs them.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from headwater.errors import Corrupt, Unavailable
+from headwater.spark.built import close_folder, is_closed
 from headwater.spark.java import Java
 
 LOCK_FILE = Path(__file__).with_name("packages.lock")
@@ -68,20 +70,22 @@ def ensure_packages(
     lock_file: Path = LOCK_FILE,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Path, ...]:
-    """The files of `groups` in the cache, fetched if they are missing; Unavailable if they cannot be."""
+    """The files of `groups` in the cache, fetched if they are missing and verified; Unavailable if they cannot be had,
+    Corrupt if one is not what the lock names."""
     packages = locked_packages(groups, lock_file)
     folder = cache / "jars"
-    if _missing(folder, packages):
-        try:
+    try:
+        close_folder(folder)
+        if _missing(folder, packages):
             with _exclusive(folder):
                 _fetch(folder, _missing(folder, packages), progress, java, sleep)
-        except OSError as error:
-            raise Unavailable(
-                f'package cache "{folder}" cannot be written',
-                detail=f"{error}.",
-                hint="Set HEADWATER_CACHE_DIR to a folder that can be.",
-            ) from error
-    return tuple(folder / package.file for package in packages)
+    except OSError as error:
+        raise Unavailable(
+            f'package cache "{folder}" cannot be written',
+            detail=f"{error}.",
+            hint="Set HEADWATER_CACHE_DIR to a folder that can be.",
+        ) from error
+    return verify_packages(cache, groups=groups, lock_file=lock_file)
 
 
 def verify_packages(cache: Path, *, groups: Sequence[str] = CORE, lock_file: Path = LOCK_FILE) -> tuple[Path, ...]:
@@ -114,12 +118,13 @@ def ivy_module(packages: Sequence[Package]) -> str:
 
 
 def _missing(folder: Path, packages: Sequence[Package]) -> tuple[Package, ...]:
-    return tuple(package for package in packages if not _has_size(folder / package.file, package.size))
+    """Those whose file is not there, has another size, or could be changed by another user after it was verified."""
+    return tuple(package for package in packages if not _is_present(folder / package.file, package.size))
 
 
-def _has_size(file: Path, size: int) -> bool:
+def _is_present(file: Path, size: int) -> bool:
     try:
-        return file.stat().st_size == size
+        return is_closed(file) and file.stat().st_size == size
     except OSError:  # absent, or unreadable: then fetching says why
         return False
 
@@ -127,7 +132,6 @@ def _has_size(file: Path, size: int) -> bool:
 @contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
     """Hold the cache folder's lock, so that a second process waits and then finds the files present."""
-    folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -145,6 +149,7 @@ def _fetch(
         for package in packages:
             _check_download(Path(name) / package.file, package)
         for package in packages:
+            (Path(name) / package.file).chmod(0o644)
             (Path(name) / package.file).replace(folder / package.file)
 
 

@@ -20,7 +20,8 @@ _ESCAPES = {"\\": "\\", "t": "\t", "n": "\n", "r": "\r"}
 
 @dataclass(frozen=True, slots=True)
 class PlanParts:
-    """Everything that a parsed plan is made of, subqueries and CTEs included; a name is the tuple of its parts."""
+    """Everything that a parsed plan is made of, subqueries and CTEs included; a name is the tuple of its parts, and a
+    hint its name and parameters."""
 
     root: str
     nodes: frozenset[str]
@@ -28,7 +29,7 @@ class PlanParts:
     relations: frozenset[tuple[str, ...]]
     functions: frozenset[tuple[str, ...]]
     table_functions: frozenset[tuple[str, ...]]
-    hints: frozenset[str]
+    hints: frozenset[tuple[str, ...]]
     ctes: frozenset[str]
     flags: frozenset[str]
 
@@ -48,8 +49,8 @@ def read_parts(text: str) -> PlanParts:
     found: dict[str, set[tuple[str, ...]]] = {}
     for kind, *fields in _lines(text):
         found.setdefault(kind, set()).add(tuple(fields))
-    names = {kind: frozenset(found.pop(kind, set())) for kind in ("relation", "function", "table_function")}
-    single = {kind: frozenset(each for (each,) in found.pop(kind, set())) for kind in ("node", "value", "hint", "cte")}
+    names = {kind: frozenset(found.pop(kind, set())) for kind in ("relation", "function", "table_function", "hint")}
+    single = {kind: frozenset(each for (each,) in found.pop(kind, set())) for kind in ("node", "value", "cte")}
     ((root,),) = found.pop("root")
     return PlanParts(
         root=root,
@@ -58,7 +59,7 @@ def read_parts(text: str) -> PlanParts:
         relations=names["relation"],
         functions=names["function"],
         table_functions=names["table_function"],
-        hints=single["hint"],
+        hints=names["hint"],
         ctes=single["cte"],
         flags=frozenset(found),
     )

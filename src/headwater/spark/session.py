@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from headwater.errors import InvalidSetting
+from headwater.spark.preflight import check_executors, check_master
 from headwater.spark.scratch import Claim, claim
 from headwater.spark.slots import slots
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CATALOG = "lake"
+LOOPBACK = "127.0.0.1"
 LOG4J = Path(__file__).with_name("log4j2.properties")
 SOCKETS_MAX = 50
 """The longest folder whose sockets still have a path that every system takes (104 bytes on macOS, 108 on Linux)."""
@@ -33,7 +35,9 @@ class SparkSettings:
 
     `catalog_uri` is a JDBC URI; `preload` names modules that tasks import; `sockets` is a folder with a short path, by
     which local workers are reached (over TCP without it, which costs every job about 40 ms); `jvm` are further options
-    of the driver's.
+    of the driver's. `host` is the address that the driver binds to, `secret` what a cluster's processes share, and
+    `umask` what the JVM and its workers create files with. Without `own_group` the JVM is in the process group of this
+    process.
     """
 
     warehouse: str
@@ -45,6 +49,10 @@ class SparkSettings:
     preload: tuple[str, ...] = PRELOAD
     sockets: Path | None = None
     jvm: tuple[str, ...] = ()
+    host: str = LOOPBACK
+    secret: str = field(default="", repr=False)
+    umask: int = 0o077
+    own_group: bool = True
     extra: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -52,6 +60,7 @@ def conf(settings: SparkSettings, jars: Sequence[Path]) -> dict[str, str]:
     """Every Spark setting of a session whose temporary files go into `settings.scratch`; `extra` wins."""
     return {
         **_process_conf(settings, jars),
+        **_security_conf(settings),
         **_catalog_conf(settings),
         **_sql_conf(settings),
         **_worker_conf(settings),
@@ -82,7 +91,32 @@ def _process_conf(settings: SparkSettings, jars: Sequence[Path]) -> dict[str, st
         ),
         "spark.local.dir": scratch,
         "spark.scheduler.mode": "FAIR",
-        **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if _local(settings) else {}),
+        "spark.driver.host": settings.host,
+        "spark.driver.bindAddress": settings.host,
+        # Hadoop's files get their mode from here, and not from the umask of the process.
+        "spark.hadoop.fs.permissions.umask-mode": f"{settings.umask:03o}",
+    }
+
+
+def _security_conf(settings: SparkSettings) -> dict[str, str]:
+    """Whoever connects to a port of Spark's proves to know a secret, and what goes over it is encrypted.
+
+    In local mode Spark generates the secret. A standalone master accepts only its own secret, and one without a secret
+    accepts none.
+    """
+    if not _local(settings) and not settings.secret:
+        if settings.host == LOOPBACK or "spark.authenticate" in settings.extra:
+            return {}
+        raise InvalidSetting(
+            'setting "spark_host" needs the setting "spark_secret"',
+            detail="Without a secret, everyone who reaches the driver's ports can run code in it.",
+            hint="Set spark.authenticate.secret for the cluster's master and workers, and spark_secret to the same; "
+            'or, in a network that you trust, set spark_conf = { "spark.authenticate" = "false" }.',
+        )
+    return {
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        **({"spark.authenticate.secret": settings.secret} if settings.secret else {}),
     }
 
 
@@ -119,6 +153,7 @@ def _worker_conf(settings: SparkSettings) -> dict[str, str]:
     return {
         "spark.python.daemon.module": "headwater.spark.daemon",
         "spark.executorEnv.HEADWATER_PRELOAD": ",".join(settings.preload),
+        "spark.executorEnv.HEADWATER_UMASK": f"{settings.umask:03o}",
         **(_socket_conf(settings.sockets) if settings.sockets and _local(settings) else {}),
     }
 
@@ -166,15 +201,22 @@ def start(settings: SparkSettings, jars: Sequence[Path]) -> SparkSession:
     """Start Spark in a scratch folder of its own, after sweeping those of dead processes."""
     from headwater.spark.gateway import launch
 
+    check_master(settings.master)
     own = claim(settings.scratch.resolve())
     try:
         placed = replace(settings, scratch=own.folder, sockets=own.sockets)
-        session = launch(conf(placed, jars), own.folder / "jvm.log")
+        session = launch(conf(placed, jars), own.folder / "jvm.log", settings.umask, own_group=settings.own_group)
     except BaseException:
         own.release()
         raise
     # The folder lives exactly as long as the JVM, and the gateway is what PySpark keeps for exactly as long.
     session.sparkContext._gateway.claim = own
+    if not _local(settings):
+        try:
+            check_executors(session, settings.warehouse, jars)
+        except BaseException:
+            stop(session)
+            raise
     return session
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
@@ -32,6 +32,7 @@ from headwater.sql.options import check_options, parse_options
 from headwater.sql.ordering import check_clustering, check_ordering
 from headwater.sql.partitioning import check_partitioning, unknown_column
 from headwater.sql.schema_rules import checked_schema
+from headwater.sql.schema_text import BARE_DECIMAL
 from headwater.types import (
     CORRECTIONS_SUFFIX,
     DEAD_SUFFIX,
@@ -200,6 +201,9 @@ def notices(definition: TopicDefinition) -> tuple[str, ...]:
 
 
 def _notices(definition: TopicDefinition) -> Iterator[str]:
+    if columns := _columns_with(definition.schema, DecimalType, lambda of: of == DecimalType(*BARE_DECIMAL)):
+        precision, scale = BARE_DECIMAL
+        yield f"{columns}: DECIMAL is DECIMAL({precision}, {scale}); write DECIMAL(p, s) for other digits."
     if columns := _columns_with(definition.schema, TimeType):
         yield (
             f"{columns}: Spark cannot read Iceberg tables with TIME columns. "
@@ -214,13 +218,19 @@ def _notices(definition: TopicDefinition) -> Iterator[str]:
         yield "dedup_horizon has no effect without dedup_key."
 
 
-def _columns_with(schema: Schema, of: type[IcebergType]) -> str:
+def _columns_with(
+    schema: Schema, of: type[IcebergType], matches: Callable[[IcebergType], bool] = lambda _: True
+) -> str:
     """`Column "a"` or `Columns "a", "b.c"`: the fields of a type at any depth, or an empty text."""
-    found = [f'"{path}"' for field in schema.fields for path in _paths(field.name, field.field_type, of)]
+
+    def wanted(each: IcebergType) -> bool:
+        return isinstance(each, of) and matches(each)
+
+    found = [f'"{path}"' for field in schema.fields for path in _paths(field.name, field.field_type, wanted)]
     return f"Column{'s' if len(found) > 1 else ''} {', '.join(found)}" if found else ""
 
 
-def _paths(path: str, of: IcebergType, wanted: type[IcebergType]) -> Iterator[str]:
+def _paths(path: str, of: IcebergType, wanted: Callable[[IcebergType], bool]) -> Iterator[str]:
     match of:
         case ListType():
             yield from _paths(f"{path}.element", of.element_type, wanted)
@@ -230,5 +240,5 @@ def _paths(path: str, of: IcebergType, wanted: type[IcebergType]) -> Iterator[st
         case StructType():
             for field in of.fields:
                 yield from _paths(f"{path}.{field.name}", field.field_type, wanted)
-        case _ if isinstance(of, wanted):
+        case _ if wanted(of):
             yield path

@@ -76,7 +76,7 @@ def moment_of(given: int | str | datetime | AsOf) -> AsOf:
 
 def checked_version(text: str) -> int:
     """The id of a snapshot from its digits."""
-    if len(text) > 19 or int(text) > _LARGEST:
+    if len(text) > 19 or not (text.isascii() and text.isdigit()) or int(text) > _LARGEST:
         raise InvalidInput(f'"{shown(text)}" is not the id of a snapshot', detail="Ids have at most 63 bits.")
     return int(text)
 
@@ -122,7 +122,9 @@ def read_moment(cursor: Cursor, clause: str) -> AsOf:
 def _read_version(cursor: Cursor) -> AsOf:
     token = cursor.token
     if token.kind == "string" and token.value:
-        return AsOf(ref=cursor.advance().value)
+        with cursor.locating(token):  # tags start with a letter, so digits are an id, as JSON answers have it
+            digits = token.value.isascii() and token.value.isdigit()
+            return AsOf(version=checked_version(cursor.advance().value)) if digits else AsOf(ref=cursor.advance().value)
     if token.kind != "number" or not (token.text.isascii() and token.text.isdigit()):
         raise _refused(cursor, f"VERSION AS OF takes {_ID}", _IN_QUOTES)
     with cursor.locating(token):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from threading import TIMEOUT_MAX
+from typing import Any, get_args
 
 from headwater.errors import HeadwaterError, InvalidOption, InvalidStatement, StatementNotAllowed
 from headwater.sql.alter import read_alter, read_show_schemas
@@ -30,7 +31,16 @@ from headwater.sql.snapshot_statements import (
     read_show_snapshots,
     read_show_tags,
 )
-from headwater.sql.statements import DescribeTopic, DropTopic, Explain, FlushTopic, Query, ShowTopics, Statement
+from headwater.sql.statements import (
+    DescribeTopic,
+    DropTopic,
+    Engine,
+    Explain,
+    FlushTopic,
+    Query,
+    ShowTopics,
+    Statement,
+)
 from headwater.sql.stream_statements import (
     read_alter_stream,
     read_create_stream,
@@ -42,7 +52,7 @@ from headwater.sql.stream_statements import (
     read_start,
     read_stop,
 )
-from headwater.sql.tokens import Token, tokenise
+from headwater.sql.tokens import Token, tokenise, tokens_of
 from headwater.sql.view_statements import (
     read_alter_view,
     read_compact,
@@ -70,18 +80,20 @@ _SPARK_EXPLAIN = ("EXTENDED", "FORMATTED", "CODEGEN", "COST", "LOGICAL")
 def parse(text: str, **options: Any) -> Statement:
     """The one statement that a text holds; a semicolon may end it. `options` (engine, tail, max_rows, timeout) are a
     query's."""
-    statements = list(_split(text))
-    if not statements:
+    if not isinstance(text, str):
+        raise InvalidStatement("statement is not text", detail=f"It is of the Python type {type(text).__name__}.")
+    statements = _split(text)
+    first, second = next(statements, None), next(statements, None)
+    if first is None:
         raise InvalidStatement("statement is empty", hint=f"Start with one of {_starts()}.")
-    if len(statements) > 1:
-        raise Cursor(text).located(
+    if second is not None:
+        raise Cursor(text, second).located(
             InvalidStatement(
-                f"expected one statement, found {len(statements)}",
+                f"expected one statement, found {2 + sum(1 for _ in statements)}",
                 hint="Run them one by one, or as a script with `headwater sql`.",
-            ),
-            statements[1][0],
+            )
         )
-    return _with_options(_statement(Cursor(text, statements[0])), options)
+    return _with_options(_statement(Cursor(text, first)), options)
 
 
 def _with_options(statement: Statement, options: Mapping[str, Any]) -> Statement:
@@ -92,12 +104,30 @@ def _with_options(statement: Statement, options: Mapping[str, Any]) -> Statement
             near = closest(name, _OPTIONS)
             hint = f'Did you mean "{near}"?' if near else f"A query has {_one_of(_OPTIONS)}."
             raise InvalidOption(f'query option "{name}" does not exist', hint=hint)
+        _check_option(name, options[name])
     match statement:
         case Query():
             return replace(statement, **options)
         case Explain(query):
             return replace(statement, query=replace(query, **options))
     raise InvalidOption(f'option "{next(iter(options))}" is a query\'s', detail="This statement takes no options.")
+
+
+def _check_option(name: str, value: Any) -> None:
+    """InvalidOption if a query's option has a value that means nothing."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    match name:
+        case "engine":
+            valid, expected = isinstance(value, str) and value in get_args(Engine), _one_of(get_args(Engine))
+        case "tail":
+            valid, expected = isinstance(value, bool), "true or false"
+        case "max_rows":
+            valid = value is None or (isinstance(value, int) and is_number and value >= 1)
+            expected = "a whole number of at least 1"
+        case _:
+            valid, expected = value is None or (is_number and 0 < value <= TIMEOUT_MAX), "a number of seconds"
+    if not valid:
+        raise InvalidOption(f'query option "{name}" cannot be {value!r}', detail=f"Expected {expected}.")
 
 
 def parse_script(text: str) -> tuple[Statement, ...]:
@@ -117,7 +147,7 @@ def is_complete(text: str) -> bool:
 def _split(text: str) -> Iterator[tuple[Token, ...]]:
     """The tokens of each statement that is not empty, each row with an end of its own."""
     row: list[Token] = []
-    for token in tokenise(text):
+    for token in tokens_of(text):
         if token.kind != "end" and not (token.kind == "symbol" and token.text == ";"):
             row.append(token)
         elif row:

@@ -59,6 +59,8 @@ TYPES: dict[str, type[IcebergType]] = {
     "BINARY": BinaryType,
 }
 PARAMETRIC = ("DECIMAL", "NUMERIC", "DEC", "FIXED", "ARRAY", "MAP", "STRUCT")
+BARE_DECIMAL = (38, 9)
+"""Precision and scale of a DECIMAL that names none: Spark's (10, 0) would reject 10.50."""
 
 # The first spelling of a type is the one that is rendered.
 _SPELLING: dict[type[IcebergType], str] = {of: name for name, of in reversed(TYPES.items())}
@@ -179,11 +181,11 @@ def _refused_parameter(cursor: Cursor, token: Token) -> HeadwaterError:
 
 
 def _read_decimal(cursor: Cursor) -> DecimalType:
-    """DECIMAL is DECIMAL(10, 0) and DECIMAL(p) is DECIMAL(p, 0), as in Spark."""
+    """DECIMAL is DECIMAL(38, 9), which holds amounts of any kind; DECIMAL(p) is DECIMAL(p, 0), as in Spark."""
     token = cursor.advance()
-    precision, scale = 10, 0
+    precision, scale = BARE_DECIMAL
     if cursor.accept_symbol("("):
-        precision = cursor.integer("a precision")
+        precision, scale = cursor.integer("a precision"), 0
         if cursor.accept_symbol(","):
             scale = cursor.integer("a scale")
         cursor.expect_symbol(")", "the precision and scale")

@@ -11,7 +11,7 @@ from typing import Any
 
 from headwater.errors import InvalidOption
 from headwater.sql.cursor import closest
-from headwater.sql.kafka_texts import CLIENT_SETTINGS, SERVERS, TOPIC
+from headwater.sql.kafka_texts import CLIENT_SETTINGS, CONNECTION, TOPIC
 from headwater.sql.option_table import Option, find_option
 from headwater.sql.options import OPTIONS, option
 from headwater.types import StreamOptions
@@ -37,11 +37,11 @@ _ROWS = (
     ),
     Option("connector", "choice", "Where records come from, besides producers.", choices=("none", "kafka")),
     Option(
-        "bootstrap_servers",
+        "connection",
         "text",
-        "The brokers of the connector that are asked first.",
-        pattern=SERVERS,
-        example="brokers: 'host:9092, other:9092'",
+        "The connection to the brokers that the connector reads from: a table [connections.NAME] of the configuration.",
+        pattern=CONNECTION,
+        example="the name of a connection that is configured",
     ),
     Option(
         "kafka_topic",
@@ -59,8 +59,7 @@ _ROWS = (
     Option(
         "kafka_options",
         "pairs",
-        "Further settings of the Kafka client. A value env:KAFKA_NAME is read from the environment, so that a secret "
-        "is not stored in the lake.",
+        "Settings that tune the Kafka client. Addresses, files and credentials are those of the connection.",
         pairs=CLIENT_SETTINGS,
     ),
     Option("avro_schema", "json", "The schema with which messages of format avro were written."),
@@ -76,20 +75,28 @@ STREAM_OPTIONS: tuple[Option, ...] = tuple(replace(each, of=StreamOptions) for e
 PART_FIELDS = ("key_field", "headers_field", "record_time_field", "partition_field", "offset_field")
 """Options that name columns which take parts of a message."""
 
-_OF_CONNECTOR = ("bootstrap_servers", "kafka_topic", "kafka_start", "kafka_options", *PART_FIELDS)
-_NEEDED = ("bootstrap_servers", "kafka_topic")
+_OF_CONNECTOR = ("connection", "kafka_topic", "kafka_start", "kafka_options", *PART_FIELDS)
+_NEEDED = ("connection", "kafka_topic")
 _FIXED = ("topic", "connector", "timestamp_field", *PART_FIELDS)
 _NAMES = tuple(each.name for each in STREAM_OPTIONS)
 
 
 def stream_option(name: str) -> Option:
     """The option of a stream of this name, or InvalidOption with a suggestion."""
+    if name == "bootstrap_servers":
+        raise InvalidOption(
+            'option "bootstrap_servers" is not known',
+            detail="Brokers are named in the configuration, not in statements.",
+            hint='Add a table [connections.NAME] with type = "kafka" and bootstrap_servers to headwater.toml, '
+            "and use connection = 'NAME'.",
+            option=name,
+        )
     return find_option(name, STREAM_OPTIONS, "Streams")
 
 
 def created_option(name: str) -> Option:
     """What CREATE STREAM takes under this name: an option of the stream, or else one of the topic that it makes."""
-    if name in _NAMES:
+    if name in (*_NAMES, "bootstrap_servers"):
         return stream_option(name)
     of_topics = tuple(each.name for each in OPTIONS)
     if name in of_topics:

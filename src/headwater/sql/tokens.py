@@ -6,10 +6,20 @@ A query is never rebuilt from tokens: tokens say where things are, so that the t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from headwater.errors import InvalidStatement
+from headwater.sql.limits import (
+    MAX_LENGTH,
+    MAX_NESTING,
+    MAX_TOKENS,
+    check_nesting,
+    too_deep,
+    too_long,
+    too_many_parts,
+)
 from headwater.sql.positions import excerpt, line_and_column, printable
 
 Kind = Literal["word", "quoted", "string", "number", "symbol", "end"]
@@ -74,22 +84,53 @@ class Token:
 
 
 def tokenise(text: str) -> tuple[Token, ...]:
-    """The tokens of a text without spaces and comments, then one `end` token; InvalidStatement for an open quote."""
+    """The tokens of a text without spaces and comments, then one `end` token.
+
+    InvalidStatement for an open quote, and for a statement that is too large for any parser.
+    """
+    return tuple(tokens_of(text))
+
+
+def tokens_of(text: str) -> Iterator[Token]:
+    """The same one by one, so that a text of very many statements is never held as tokens as a whole.
+
+    A statement's `;`, or the `end`, follows only once its size was checked. The words of hints are Spark's alone: they
+    count for the size and are not among the tokens.
+    """
     _check_characters(text)
-    tokens: list[Token] = []
-    position = 0
+    statement: list[Token] = []
+    position = start = 0
+    hint: int | None = None
     while position < len(text):
         found = _TOKEN.match(text, position)
         assert found is not None and found.lastgroup is not None  # `symbol` matches anything
         kind, end = found.lastgroup, found.end()
-        if kind == "bracket":
+        if kind == "bracket" and text.startswith("+", end):
+            hint, end = position if hint is None else hint, end + 1
+        elif kind == "bracket":
             end = _end_of_comment(text, position)
+        elif hint is not None and text.startswith("*/", position):
+            hint, end = None, position + 2
         elif kind == "symbol" and found.group() in "'\"`":
             raise _unclosed(text, position, "name" if found.group() == "`" else "string")
         elif kind not in ("space", "comment"):
-            tokens.append(Token(kind, found.group(), position, end))  # type: ignore[arg-type]
+            token = Token(kind, found.group(), position, end)  # type: ignore[arg-type]
+            if kind == "symbol" and token.text == ";" and hint is None:
+                check_nesting(statement)
+                statement, start = [], end
+            else:
+                statement.append(token)
+            if hint is None:
+                yield token
         position = end
-    return (*tokens, Token("end", "", len(text), len(text)))
+        if position - start > MAX_LENGTH:
+            raise too_long()
+        if len(statement) > MAX_TOKENS:
+            raise too_many_parts()
+    if hint is not None:
+        raise _unclosed(text, hint, "hint")
+    check_nesting(statement)
+    yield Token("end", "", len(text), len(text))
 
 
 def quote(text: str) -> str:
@@ -111,14 +152,11 @@ def _check_characters(text: str) -> None:
 
 def _end_of_comment(text: str, start: int) -> int:
     """The end of the `/* ... */` that starts here; comments nest, hints (`/*+`) do not."""
-    if text.startswith("/*+", start):
-        end = text.find("*/", start + 3)
-        if end < 0:
-            raise _unclosed(text, start, "hint")
-        return end + 2
     depth = 0
     for bracket in _BRACKETS.finditer(text, start):
         depth += 1 if bracket.group() == "/*" else -1
+        if depth > MAX_NESTING:
+            raise too_deep()
         if depth == 0:
             return bracket.end()
     raise _unclosed(text, start, "comment")

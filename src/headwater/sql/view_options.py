@@ -71,13 +71,13 @@ _ROWS = (
         "text",
         "The Kafka topic that takes the results of a continuous view. INTO KAFKA sets the same.",
         pattern=TARGET,
-        example="brokers and a Kafka topic: 'host:9092,other:9092/topic'",
+        example="a connection and a Kafka topic: 'connection/topic'",
     ),
     Option(
         "kafka_options",
         "pairs",
-        "Further settings of the Kafka client that sends the results. A value env:KAFKA_NAME is read from the "
-        "environment, so that a secret is not stored in the lake.",
+        "Settings that tune the Kafka client that sends the results. Addresses, files and credentials are those of the "
+        "connection.",
         pairs=CLIENT_SETTINGS,
     ),
     Option(
@@ -137,7 +137,7 @@ def _check_continuous(options: ViewOptions, values: Mapping[str, object]) -> Non
         raise InvalidOption(
             'option "kafka_options" has no effect without "into_kafka"',
             detail="It sets up the client that sends the results to Kafka.",
-            hint="Add INTO KAFKA 'host:port/topic', or leave the option out.",
+            hint="Add INTO KAFKA 'connection/topic', or leave the option out.",
             option="kafka_options" if "kafka_options" in values else "into_kafka",
         )
     used = [name for name in CONTINUOUS if getattr(options, name) != view_option(name).default]

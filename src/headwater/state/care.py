@@ -15,7 +15,7 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError
 from ulid import ULID
 
-from headwater.state.leases import leases, metadata, open_state
+from headwater.state.leases import LONGEST, Lease, is_held, leases, metadata, open_state
 from headwater.state.sqlite import storage_error
 
 Outcome = Literal["planned", "running", "done", "nothing", "failed", "skipped", "lost"]
@@ -144,7 +144,8 @@ class CareStore:
             wanted = wanted.where(steps.c.table == table)
         with self._named(), self.engine.connect() as connection:
             rows = connection.execute(wanted).all()
-            held = set(connection.scalars(select(leases.c.name).where(leases.c.expires_at >= now)))
+            known = [Lease(*row) for row in connection.execute(select(leases))]
+        held = {lease.name for lease in known if is_held(lease, now, LONGEST)}
         return [_step(row._mapping, held) for row in rows]
 
     def last(self, step: str, now: float) -> Mapping[str, datetime]:
@@ -215,11 +216,23 @@ class CareStore:
 
     # -- reads ------------------------------------------------------------------------------------------------------
 
-    def note_read(self, began: float, until: float) -> None:
-        """A query begins that may run longer than queries usually may; those that are over are forgotten."""
+    def note_read(self, began: float, until: float) -> str:
+        """Record a read that may run longer than queries usually may, and forget those that are over; its id."""
+        id = str(ULID())
         with self._named(), self.engine.begin() as connection:
             connection.execute(delete(reads).where(reads.c.until < began))
-            connection.execute(insert(reads).values(id=str(ULID()), began=began, until=until))
+            connection.execute(insert(reads).values(id=id, began=began, until=until))
+        return id
+
+    def extend_read(self, id: str, until: float) -> None:
+        """Let a read run longer than it was recorded to."""
+        with self._named(), self.engine.begin() as connection:
+            connection.execute(update(reads).where(reads.c.id == id).values(until=until))
+
+    def end_read(self, id: str) -> None:
+        """Forget a read that is over."""
+        with self._named(), self.engine.begin() as connection:
+            connection.execute(delete(reads).where(reads.c.id == id))
 
     def long_reads(self, now: float) -> list[float]:
         """When those queries began that may still run."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from sqlite3 import Connection
 
+from headwater.config import is_writable
 from headwater.state.sqlite import connect, transaction
 
 _MAKE = """
@@ -35,9 +36,15 @@ class StreamStore:
         self._busy_timeout = busy_timeout
         self._now = now
         with self._opened() as db:
-            db.execute(_MAKE)
+            # A lake that cannot be written, and in which no stream ever ran, has no such table.
+            self._exists = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'streams'").fetchone() is not None
+            if not self._exists and is_writable(path):
+                db.execute(_MAKE)
+                self._exists = True
 
     def get(self, name: str) -> Standing:
+        if not self._exists:
+            return Standing()
         with self._opened() as db:
             row = db.execute("SELECT wanted, restarts, error, error_at FROM streams WHERE name = ?", (name,)).fetchone()
         return Standing() if row is None else Standing(bool(row[0]), *row[1:])

@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from headwater.errors import SnapshotGone, Unavailable
-from headwater.storage.scan import ManifestCache
+from headwater.storage.scan import ManifestCache, read_manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +111,7 @@ def _entries(
         raise Unavailable("the table has delete files", detail="Headwater's tables are copy-on-write.")
 
     def read() -> tuple[DataFile, ...]:
-        return tuple(
-            entry.data_file
-            for entry in manifest.fetch_manifest_entry(io, discard_deleted=False)
-            if entry.status == status
-        )
+        return tuple(entry.data_file for entry in read_manifest(manifest, io) if entry.status == status)
 
     return cache.remembered(f"{status.name} {manifest.manifest_path}", read)
 

@@ -24,6 +24,7 @@ from headwater.storage.seal import SealedColumn, read_end, read_seal
 from headwater.storage.writer import local_name, local_path
 
 MAX_FILES = 100_000
+_HINT = "Run `headwater doctor --deep` to find every damaged file, and restore them from a backup."
 THREADS = os.cpu_count() or 1
 
 
@@ -60,7 +61,10 @@ class Checksums:
     def _lacks(self, file: DataFile, wanted: frozenset[str]) -> _Verified | None:
         """What remains to be verified; None if nothing does."""
         # Runs for every file of every query: a Path would take longer than the rest of it.
-        found = os.stat(local_name(file.file_path))  # noqa: PTH116
+        try:
+            found = os.stat(local_name(file.file_path))  # noqa: PTH116
+        except FileNotFoundError:
+            raise missing(local_path(file.file_path)) from None
         if found.st_size != file.file_size_in_bytes:
             size = f"It has {found.st_size} bytes instead of {file.file_size_in_bytes}."
             raise damaged(local_path(file.file_path), size)
@@ -118,6 +122,8 @@ def decoding(path: Path) -> Iterator[None]:
     """Corrupt if the file cannot be decoded inside: another writer's may be damaged where nothing has a checksum."""
     try:
         yield
+    except FileNotFoundError:
+        raise missing(path) from None
     except (pa.ArrowInvalid, OSError) as wrong:
         # What the system says has a number, what Arrow says has none.
         if isinstance(wrong, OSError) and wrong.errno not in (None, errno.EIO):
@@ -135,7 +141,12 @@ def state_of(path: Path) -> str:
     return f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
 
 
+def missing(path: Path) -> Corrupt:
+    """The error for a data file that is not there."""
+    detail = "Rows of its table's snapshots are in it, and nowhere else."
+    return Corrupt(f'data file "{path}" is missing', detail=detail, hint=_HINT, file=str(path))
+
+
 def damaged(path: Path, detail: str, **data: str) -> Corrupt:
     """The error for a data file that is not as it was written."""
-    hint = "Run `headwater doctor --deep` to find every damaged file, and restore them from a backup."
-    return Corrupt(f'data file "{path}" is damaged', detail=detail, hint=hint, file=str(path), **data)
+    return Corrupt(f'data file "{path}" is damaged', detail=detail, hint=_HINT, file=str(path), **data)

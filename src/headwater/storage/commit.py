@@ -125,10 +125,12 @@ def append(
     position: Position,
     table_id: str,
     made_for: MadeFor | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> Committed:
-    """Commit `files` as the records `consumed`, once; the position moves in the same transaction."""
+    """Commit `files` as the records `consumed`, once; position and `properties` are set in the same transaction."""
     summary = {position.summary_from: str(consumed.start), position.summary_to: str(consumed.end)}
-    change = Change(files, summary=summary, properties={position.property: str(consumed.end)}, made_for=made_for)
+    moved = {**(properties or {}), position.property: str(consumed.end)}
+    change = Change(files, summary=summary, properties=moved, made_for=made_for)
 
     def check(table: Table) -> None:
         at = int(table.metadata.properties[position.property])

@@ -9,9 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructField
 
 from headwater.spark.arrow_spark import collect
 from headwater.storage.encode import json_lines
+from headwater.storage.identity_spark import identity
 
 EXAMPLES = 5
 COMPARED = 20_000
@@ -42,11 +44,13 @@ def compare(view: DataFrame, query: DataFrame) -> Compared:
 
 
 def _rounded(frame: DataFrame) -> DataFrame:
-    return frame.selectExpr(*(_exactly(name, of) for name, of in frame.dtypes))
+    return frame.selectExpr(*map(_exactly, frame.schema.fields))
 
 
-def _exactly(name: str, of: str) -> str:
-    quoted = f"`{name}`"
+def _exactly(field: StructField) -> str:
+    quoted, of = f"`{field.name}`", field.dataType.simpleString()
+    if "map<" in of and (entries := identity(field)) is not None:  # maps cannot be compared, their entries can
+        return f"{entries[0]} AS {quoted}"
     if of in ("double", "float"):
         digits = f"9 - CAST(FLOOR(LOG10(ABS({quoted}))) AS INT)"
         plain = f"{quoted} IS NULL OR {quoted} = 0 OR isnan({quoted}) OR ABS({quoted}) > 1e300"

@@ -16,6 +16,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.types import PrimitiveType
 
 from headwater.catalog.topics import Topic
+from headwater.storage.checksums import decoding
 from headwater.storage.parquet_footers import FileFacts, LeafType, field_id
 from headwater.storage.schemas import arrow_schema
 from headwater.storage.sketch import Hashes, Sketch, estimate, merged, sketch
@@ -87,7 +88,8 @@ def spread(files: Sequence[Any], most: int, rows: Callable[[Any], int]) -> list[
 
 def _column(path: str, name: str, type: pa.DataType) -> Iterator[pa.Array]:
     """A column of a file, batch by batch, in the type that it has now."""
-    with pq.ParquetFile(local_path(path), page_checksum_verification=True) as file:
+    source = local_path(path)
+    with decoding(source), pq.ParquetFile(source, page_checksum_verification=True) as file:
         for batch in file.iter_batches(BATCH_ROWS, columns=[name]):
             values = batch.column(0)
             yield values if values.type == type else values.cast(type)

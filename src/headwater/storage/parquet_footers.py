@@ -11,13 +11,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 
 from pyiceberg.schema import Schema
 
-from headwater.errors import Corrupt
-from headwater.storage.checksums import damaged, verify_file
+from headwater.storage.checksums import damaged, missing, verify_file
 from headwater.storage.seal import read_end
 from headwater.storage.thrift import Struct, read_struct
 from headwater.storage.writer import local_path
@@ -129,14 +127,9 @@ def read_facts(location: str) -> FileFacts:
             metadata, _ = read_struct(footer)
             return _facts(location, metadata, sealed, sealed or _has_page_checksum(file.fileno(), metadata))
     except FileNotFoundError:
-        raise _missing(path) from None
+        raise missing(path) from None
     except (ValueError, KeyError, IndexError) as wrong:
         raise damaged(path, f"Its footer cannot be read: {wrong}.") from None
-
-
-def _missing(path: Path) -> Corrupt:
-    hint = "Run `headwater doctor --deep` to find every damaged file, and restore them from a backup."
-    return Corrupt(f'data file "{path}" is missing', hint=hint, file=str(path))
 
 
 def _facts(location: str, metadata: Struct, sealed: bool, checksums: bool) -> FileFacts:

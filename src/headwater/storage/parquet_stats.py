@@ -26,6 +26,7 @@ from headwater.storage.layout import layout_of
 from headwater.storage.maintenance.policy import SMALL, order_mark, run_of
 from headwater.storage.parquet_footers import FileFacts, Footers, LeafFacts, LeafType, field_id
 from headwater.storage.scan import ManifestCache, plan_scan
+from headwater.types import id_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class TableStats:
     """The files of a topic's current snapshot."""
 
     topic: str
-    snapshot: int | None
+    snapshot: str | None
     files: int
     rows: int
     bytes: int
@@ -112,7 +113,7 @@ def table_stats(
     mark, order = order_mark(layout, topic.schema), layout.sort_order_id
     return TableStats(
         topic=topic.name,
-        snapshot=topic.snapshot_id,
+        snapshot=id_text(topic.snapshot_id),
         files=len(files),
         rows=sum(file.record_count for file in files),
         bytes=sum(file.file_size_in_bytes for file in files),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -11,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.partitioning import PartitionSpec, partition_record_value
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import IdentityTransform, TruncateTransform
 from pyiceberg.typedef import Record
+from pyiceberg.types import DecimalType
 
 
 def split_by_partition(table: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[tuple[Record, pa.Table]]:
@@ -40,7 +42,21 @@ def _partition_values(table: pa.Table, schema: Schema, field: Any) -> pa.Chunked
     if pa.types.is_decimal(column.type):
         # Copied: the log's buffers lie at any multiple of 8 bytes, and PyIceberg's core panics on decimals at some.
         column = pc.take(column, pa.array(np.arange(len(column))))
-    return field.transform.pyarrow_transform(source.field_type)(column)
+    values = field.transform.pyarrow_transform(source.field_type)(column)
+    if isinstance(field.transform, TruncateTransform) and isinstance(source.field_type, DecimalType):
+        least = pa.scalar(least_multiple(source.field_type, field.transform.width), values.type)
+        return pc.max_element_wise(values, least, skip_nulls=False)
+    return values
+
+
+def least_multiple(of: DecimalType, width: int) -> Decimal:
+    """The least multiple of `width` units that a decimal of this type can hold.
+
+    The smallest decimals are below it. Truncated, they would need one more digit than a manifest has room for, so they
+    belong to the partition of this value; the planner never skips that one.
+    """
+    units = (10**of.precision - 1) // width * width
+    return Decimal((1, Decimal(units).as_tuple().digits, -of.scale))
 
 
 def _record_value(field: Any, schema: Schema, value: Any) -> Any:

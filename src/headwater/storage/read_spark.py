@@ -82,8 +82,13 @@ def _listed(files: Sequence[DataFile]) -> str:
 
 
 def read_snapshot(session: SparkSession, table: TableName, snapshot_id: int) -> DataFrame:
-    """The table's rows at a snapshot, in the schema it had then."""
-    return session.read.option("versionAsOf", snapshot_id).table(f"{NAME}.{table}")
+    """The table's rows at a snapshot, in the schema it had then.
+
+    Iceberg plans the reading, by the conditions that Spark hands it; by none on floats, which it takes differently.
+    """
+    rows = session.read.option("versionAsOf", snapshot_id).table(f"{NAME}.{table}")
+    guarded = compiled(session, "TaskSets").guarded(session._jsparkSession, rows._jdf)
+    return DataFrame(guarded, session)
 
 
 @contextmanager

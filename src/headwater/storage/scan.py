@@ -6,10 +6,12 @@ reads one new manifest.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 from uuid import UUID
 
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
@@ -19,22 +21,26 @@ from pyiceberg.expressions.visitors import (
     manifest_evaluator,
 )
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import TruncateTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import IntegerType, ListType, LongType, MapType, NestedField, StructType
+from pyiceberg.types import DecimalType, IntegerType, ListType, LongType, MapType, NestedField, StructType
 
+from headwater.catalog.damage import damaged, missing, reading
 from headwater.errors import Unavailable
 from headwater.storage.blooms import BloomCache, plan_probe
+from headwater.storage.partitions import least_multiple
 from headwater.storage.schemas import nullable_inside
 from headwater.storage.statistics import plan_statistics
+from headwater.storage.writer import local_name
 
 MAX_CACHED_FILES = 200_000
-MAX_CACHED_LISTS = 256
+MAX_CACHED_LISTS = 4096
+"""More than the snapshots that a table keeps by default: expiry asks all of them what they refer to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,60 @@ class FileScan:
         )
 
 
+def read_manifest_list(snapshot: Snapshot, io: FileIO, known: Container[str] = ()) -> tuple[ManifestFile, ...]:
+    """The manifests that the snapshot lists; Corrupt if the list cannot be read, or is not all of what it was.
+
+    That a manifest is there is checked unless its path is `known`."""
+    path = snapshot.manifest_list
+    with reading("manifest list", path):
+        found = tuple(snapshot.manifests(io))
+        files, rows = (sum(each[place] for each in map(_live_counts, found)) for place in (0, 1))
+        for manifest in found:
+            if manifest.manifest_path not in known:
+                _check_present(manifest, path)
+    # Neither a list nor a manifest has a checksum. A list that was cut between two of its entries can be read, and a
+    # commit on top of it would lose the files of the others: only the summary's totals tell.
+    total = snapshot.summary["total-data-files"] if snapshot.summary is not None else None
+    records = snapshot.summary["total-records"] if snapshot.summary is not None else None
+    # As text, because a damaged summary may hold anything.
+    if total not in (None, str(files)) or records not in (None, str(rows)):
+        said = f"It lists {files:,} files with {rows:,} records; its snapshot has {total} with {records}."
+        raise damaged("manifest list", path, said)
+    return found
+
+
+def _check_present(manifest: ManifestFile, named_by: str) -> None:
+    """Corrupt unless the manifest is there, with the length that it was written with."""
+    path = local_name(manifest.manifest_path)
+    try:
+        size = os.stat(path).st_size  # noqa: PTH116 (a Path takes longer, and this runs for every manifest)
+    except FileNotFoundError:
+        said = f'Manifest list "{local_name(named_by)}" names it, and may itself be damaged.'
+        raise missing("manifest", path, said) from None
+    if size != manifest.manifest_length:
+        said = f'It has {size:,} bytes; manifest list "{local_name(named_by)}" says {manifest.manifest_length:,}.'
+        raise damaged("manifest", path, said)
+
+
+def read_manifest(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
+    """All entries of a manifest; Corrupt if it cannot be read, or does not hold what the manifest list says."""
+    path = manifest.manifest_path
+    with reading("manifest", path):
+        entries = manifest.fetch_manifest_entry(io, discard_deleted=False)
+        live = [entry.data_file for entry in entries if entry.status != ManifestEntryStatus.DELETED]
+        found = (len(live), sum(file.record_count for file in live))
+    if found != (listed := _live_counts(manifest)):
+        said = f"It names {found[0]:,} files with {found[1]:,} records instead of {listed[0]:,} with {listed[1]:,}."
+        raise damaged("manifest", path, said)
+    return entries
+
+
+def _live_counts(manifest: ManifestFile) -> tuple[int, int]:
+    """Live files and their rows, as the manifest list counts them."""
+    files = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+    return files, (manifest.added_rows_count or 0) + (manifest.existing_rows_count or 0)
+
+
 class ManifestCache:
     """What manifests and their lists say, by path, up to a number of files, the least recently used leaving first."""
 
@@ -72,6 +132,8 @@ class ManifestCache:
         self._files = 0
         self._held: OrderedDict[str, tuple[DataFile, ...]] = OrderedDict()
         self._lists: OrderedDict[str, tuple[ManifestFile, ...]] = OrderedDict()
+        self._listed: dict[str, ManifestFile] = {}
+        self._listed_limit = 4 * MAX_CACHED_LISTS
         self.blooms = BloomCache()
         self._lock = Lock()
 
@@ -79,19 +141,26 @@ class ManifestCache:
         """The manifests that the snapshot lists."""
         with self._lock:
             if (held := self._lists.get(snapshot.manifest_list)) is not None:
+                self._lists.move_to_end(snapshot.manifest_list)
                 return held
-        found = tuple(snapshot.manifests(io))
+        read = read_manifest_list(snapshot, io, self._listed)
         with self._lock:
+            # A list has most of its manifests in common with the one before it: they are the same objects.
+            found = tuple(self._listed.setdefault(each.manifest_path, each) for each in read)
             self._lists[snapshot.manifest_list] = found
             while len(self._lists) > MAX_CACHED_LISTS:
                 self._lists.popitem(last=False)
+            if len(self._listed) > self._listed_limit:  # most are of lists that have left
+                self._listed = {each.manifest_path: each for held in self._lists.values() for each in held}
+                self._listed_limit = max(4 * MAX_CACHED_LISTS, 2 * len(self._listed))
         return found
 
     def files(self, manifest: ManifestFile, io: FileIO) -> tuple[DataFile, ...]:
         """The live data files that the manifest lists."""
 
         def read() -> tuple[DataFile, ...]:
-            found = tuple(entry.data_file for entry in manifest.fetch_manifest_entry(io))
+            entries = read_manifest(manifest, io)
+            found = tuple(entry.data_file for entry in entries if entry.status != ManifestEntryStatus.DELETED)
             if any(file.content != DataFileContent.DATA for file in found):
                 raise Unavailable("the table has delete files", detail="Headwater's tables are copy-on-write.")
             return found
@@ -173,33 +242,44 @@ class _Pruner:
 
     @classmethod
     def of(cls, schema: Schema, spec: PartitionSpec, row_filter: BooleanExpression) -> _Pruner:
-        projected = inclusive_projection(schema, spec)(row_filter)
+        try:
+            projected = inclusive_projection(schema, spec)(row_filter)
+        except OverflowError:
+            # PyIceberg asks for the month or year of the next larger date, and its calendar ends with the year 9999.
+            projected = AlwaysTrue()
         if isinstance(projected, AlwaysTrue) or isinstance(row_filter, AlwaysFalse):
             return cls(lambda _: True, lambda _: True)
         evaluate = expression_evaluator(Schema(*spec.partition_type(schema).fields), projected, case_sensitive=True)
-        wrapped = _wrapped_places(schema, spec)
-        if not wrapped:
+        boundaries = _boundary_places(schema, spec)
+        if not boundaries:
             return cls(manifest_evaluator(spec, schema, projected), lambda file: evaluate(_comparable(file.partition)))
         return cls(
             lambda _: True,
             lambda file: (
-                any(least <= (file.partition[place] or 0) < end for place, least, end in wrapped)
+                any(least <= (file.partition[place] or 0) <= last for place, least, last in boundaries)
                 or evaluate(_comparable(file.partition))
             ),
         )
 
 
-def _wrapped_places(schema: Schema, spec: PartitionSpec) -> list[tuple[int, int, int]]:
-    """Places of truncated integers, with the ranges of values that may be the smallest integers, wrapped around.
+def _boundary_places(schema: Schema, spec: PartitionSpec) -> list[tuple[int, Any, Any]]:
+    """Places of truncated numbers, with the ranges of values that may stand for the smallest numbers of the type.
 
-    A column of longs has both ranges: files may be older than the day when its type became wider.
+    Those have no truncated value within the type: integers wrap around to the largest ones, decimals get the least
+    multiple. Ranges of narrower types count too: files may be older than the day when the column's type became wider.
     """
-    found = []
+    found: list[tuple[int, Any, Any]] = []
     for place, part in enumerate(spec.fields):
         of = schema.find_field(part.source_id).field_type
-        if isinstance(part.transform, TruncateTransform) and isinstance(of, IntegerType | LongType):
+        if not isinstance(part.transform, TruncateTransform):
+            continue
+        if isinstance(of, DecimalType):
+            for precision in range(max(of.scale, 1), of.precision + 1):
+                least = least_multiple(DecimalType(precision, of.scale), part.transform.width)
+                found.append((place, least, least))
+        elif isinstance(of, IntegerType | LongType):
             ends = (2**31,) if isinstance(of, IntegerType) else (2**31, 2**63)
-            found += [(place, end - 2 * part.transform.width, end) for end in ends]
+            found += [(place, end - 2 * part.transform.width, end - 1) for end in ends]
     return found
 
 

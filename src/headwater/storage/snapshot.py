@@ -19,6 +19,7 @@ from pyiceberg.typedef import EMPTY_DICT
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from headwater.errors import StaleCommit
+from headwater.storage.scan import read_manifest, read_manifest_list
 
 
 class SpecifiedManifest(ManifestWriterV2):
@@ -71,11 +72,25 @@ class ExactFiles(_MergeAppendFiles):
         self._deleted_data_files = set(found)  # those that manifests hold know their partition spec
         return [_with_status(entry, ManifestEntryStatus.DELETED, self._snapshot_id) for entry in found.values()]
 
+    def fetch_manifest_entry(self, manifest: ManifestFile, discard_deleted: bool = True) -> list[ManifestEntry]:
+        entries = read_manifest(manifest, self._io)
+        return [entry for entry in entries if not discard_deleted or entry.status != ManifestEntryStatus.DELETED]
+
+    def _parent_manifests(self) -> list[ManifestFile]:
+        """The manifests of the parent with live files. The list is checked: what it lacks, the commit would lose."""
+        if self._parent_snapshot_id is None:
+            return []
+        parent = self._transaction.table_metadata.snapshot_by_id(self._parent_snapshot_id)
+        if parent is None:
+            raise ValueError(f"snapshot {self._parent_snapshot_id} could not be found")
+        manifests = read_manifest_list(parent, self._io)
+        return [each for each in manifests if each.has_added_files() or each.has_existing_files()]
+
     def _find_touched(self) -> dict[ManifestFile, list[ManifestEntry]]:
         """The manifests that list a file to remove, with their live entries."""
         if not self._deleted_data_files:
             return {}
-        manifests = super()._existing_manifests()
+        manifests = self._parent_manifests()
         read = ExecutorFactory.get_or_create().map(self.fetch_manifest_entry, manifests)
         return {
             manifest: entries
@@ -84,7 +99,7 @@ class ExactFiles(_MergeAppendFiles):
         }
 
     def _existing_manifests(self) -> list[ManifestFile]:
-        manifests = super()._existing_manifests()
+        manifests = self._parent_manifests()
         kept = [manifest for manifest in manifests if manifest not in self._touched]
         for manifest, entries in self._touched.items():
             if remaining := [entry for entry in entries if entry.data_file not in self._deleted_data_files]:

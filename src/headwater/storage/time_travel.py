@@ -17,10 +17,11 @@ from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from headwater.catalog.definitions import S_FROM, S_TO
+from headwater.catalog.metadata import summary_count
 from headwater.catalog.views import S_METHOD
 from headwater.errors import SnapshotGone
 from headwater.sql.moments import AsOf, parse_moment
-from headwater.types import RESERVED_REF, Offsets
+from headwater.types import RESERVED_REF, Offsets, id_text
 
 NEAREST = 3
 
@@ -191,20 +192,20 @@ def list_snapshots(table: Table, limit: int | None = None) -> list[dict[str, Any
 def _about(table: Table, snapshot: Snapshot, main: set[int]) -> dict[str, Any]:
     offsets = offsets_of(snapshot)
     return {
-        "snapshot": snapshot.snapshot_id,
-        "parent": snapshot.parent_snapshot_id,
+        "snapshot": id_text(snapshot.snapshot_id),
+        "parent": id_text(snapshot.parent_snapshot_id),
         "at": made_at(snapshot),
         "made_by": maker_of(snapshot),
         "operation": snapshot.summary.operation.value if snapshot.summary is not None else None,
-        "rows_added": _number(snapshot, "added-records"),
-        "rows_removed": _number(snapshot, "deleted-records"),
-        "rows": _number(snapshot, "total-records"),
-        "files_added": _number(snapshot, "added-data-files"),
-        "files_removed": _number(snapshot, "deleted-data-files"),
-        "files": _number(snapshot, "total-data-files"),
-        "bytes_added": _number(snapshot, "added-files-size"),
-        "bytes_removed": _number(snapshot, "removed-files-size"),
-        "bytes": _number(snapshot, "total-files-size"),
+        "rows_added": summary_count(snapshot, "added-records"),
+        "rows_removed": summary_count(snapshot, "deleted-records"),
+        "rows": summary_count(snapshot, "total-records"),
+        "files_added": summary_count(snapshot, "added-data-files"),
+        "files_removed": summary_count(snapshot, "deleted-data-files"),
+        "files": summary_count(snapshot, "total-data-files"),
+        "bytes_added": summary_count(snapshot, "added-files-size"),
+        "bytes_removed": summary_count(snapshot, "removed-files-size"),
+        "bytes": summary_count(snapshot, "total-files-size"),
         "offset_from": offsets.start if offsets is not None else None,
         "offset_to": offsets.end if offsets is not None else None,
         "schema": snapshot.schema_id,
@@ -212,10 +213,6 @@ def _about(table: Table, snapshot: Snapshot, main: set[int]) -> dict[str, Any]:
         "on_main": snapshot.snapshot_id in main,
         "refs": sorted(name for name, ref in table.metadata.refs.items() if ref.snapshot_id == snapshot.snapshot_id),
     }
-
-
-def _number(snapshot: Snapshot, key: str) -> int:
-    return int(said(snapshot, key) or 0)
 
 
 def list_refs(table: Table, kind: str | None = None) -> list[dict[str, Any]]:
@@ -229,9 +226,9 @@ def describe_ref(table: Table, name: str, ref: SnapshotRef) -> dict[str, Any]:
     return {
         "name": name,
         "kind": ref.snapshot_ref_type.value,
-        "snapshot": ref.snapshot_id,
+        "snapshot": id_text(ref.snapshot_id),
         "at": made_at(snapshot) if snapshot is not None else None,
-        "rows": _number(snapshot, "total-records") if snapshot is not None else None,
+        "rows": summary_count(snapshot, "total-records") if snapshot is not None else None,
         "retain_seconds": ref.max_ref_age_ms / 1000 if ref.max_ref_age_ms is not None else None,
         "owner": "view" if name.startswith(RESERVED_REF) else "headwater" if name == "main" else "user",
     }

@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 from ulid import ULID
 
+from headwater.catalog.metadata import summary_count
 from headwater.errors import HeadwaterError, InvalidSchema, QueryFailed, RecordsRejected
 from headwater.spark.arrow_spark import shown_type
 from headwater.spark.jobs import query_errors
@@ -46,9 +47,8 @@ def short_rows(tables: Iterable[Table]) -> bool:
     stored = 0.0
     for table in tables:
         snapshot = table.current_snapshot()
-        if snapshot is not None and snapshot.summary is not None:
-            rows = int(snapshot.summary["total-records"] or 0)
-            stored += int(snapshot.summary["total-files-size"] or 0) / max(rows, 1)
+        rows = summary_count(snapshot, "total-records")
+        stored += summary_count(snapshot, "total-files-size") / max(rows, 1)
     return stored <= SHORT
 
 

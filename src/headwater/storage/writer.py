@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +21,8 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
+from headwater.catalog.durable_files import local_name as local_name
+from headwater.catalog.durable_files import local_path as local_path
 from headwater.catalog.durable_files import sync_file
 from headwater.storage.bloom_columns import bloom_options
 from headwater.storage.encodings import choose_encodings
@@ -258,13 +259,3 @@ def sorting_columns(layout: Layout, schema: pa.Schema) -> list[pq.SortingColumn]
     places = {leaf.path: place for place, leaf in enumerate(leaves(schema))}
     keys = [pq.SortingColumn(places[key.column], key.descending, key.nulls_first) for key in layout.ordering]
     return keys or None
-
-
-def local_path(location: str) -> Path:
-    """The path behind a `file:` location, taken literally as Iceberg's readers do: `%` stands for itself."""
-    return Path(local_name(location))
-
-
-def local_name(location: str) -> str:
-    """The same as text."""
-    return location.removeprefix("file://") if location.startswith("file://") else location.removeprefix("file:")

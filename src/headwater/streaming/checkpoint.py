@@ -49,10 +49,13 @@ def last_read(checkpoint: Path) -> Mapping[str, Place]:
 def _offsets(checkpoint: Path, number: int) -> tuple[dict[str, Place], int]:
     path = checkpoint / "offsets" / str(number)
     try:
-        version, metadata, *places = path.read_text().splitlines()
-    except (OSError, ValueError) as wrong:
-        raise StreamFailed(f"batch {number} has no offsets in its checkpoint", detail=f"{wrong}.") from None
+        version, metadata, *places = path.read_text(encoding="utf-8").splitlines()
+        found = [Place.from_json(each) for each in places if each != "-"]
+        watermark = int(json.loads(metadata)["batchWatermarkMs"])
+    except (OSError, ValueError, KeyError, TypeError) as wrong:
+        raise StreamFailed(
+            f"batch {number} has no offsets in its checkpoint", detail=f"{type(wrong).__name__}: {wrong}."
+        ) from None
     if version != "v1":
         raise StreamFailed(f'checkpoint has version "{version}"', detail="Headwater reads version v1.")
-    found = [Place.from_json(each) for each in places if each != "-"]
-    return {place.topic: place for place in found}, int(json.loads(metadata)["batchWatermarkMs"])
+    return {place.topic: place for place in found}, watermark

@@ -11,13 +11,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import TimestampNTZType
 
 from headwater.catalog.iceberg import NAME
+from headwater.catalog.progress import BATCHES_RETAINED
 from headwater.catalog.views import P_READ_SIGNED, STATES, View
 from headwater.errors import HeadwaterError
-from headwater.spark.compiled import compiled, define
+from headwater.spark.compiled import compiled
 from headwater.spark.gate_spark import inspect, invalid, isolated
 from headwater.streaming.lateness import late_rules
 from headwater.streaming.offsets import Place
-from headwater.streaming.plan import Continuous, Input, NotStreamed
+from headwater.streaming.plan import Continuous, Input, NotStreamed, missing_event_time
 
 Files = Callable[[Place, Place], str]
 """Tells the files between two places, as JSON."""
@@ -32,7 +33,7 @@ STREAMING_CONF = {
     "spark.sql.streaming.checkpointFileManagerClass": _FILES,
     # A second file for every one of a checkpoint; RocksDB and its logs of changes notice damage themselves.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.minBatchesToRetain": str(BATCHES_RETAINED),
     "spark.sql.streaming.pollingDelay": "20ms",
 }
 
@@ -59,7 +60,6 @@ def open_frame(session: SparkSession, plan: Continuous, views: Callable[[str], V
     for key, value in STREAMING_CONF.items():
         own.conf.set(key, value)
     if own.sparkContext.master.startswith("local"):
-        define(own, _LOCAL_FILES, _FILES)
         own.conf.set("spark.sql.streaming.checkpointFileManagerClass", f"{_STREAMING}.checkpointing.{_LOCAL_FILES}")
     if not plan.outline.windows and not late_rules(plan):
         # Nothing is emitted or forgotten because time has passed, so no batch is run for that alone.
@@ -113,7 +113,7 @@ def unsupported(session: SparkSession, plan: Continuous, views: Callable[[str], 
             opened.close()
     except (PySparkException, Py4JJavaError) as refused:
         wrong: HeadwaterError = invalid(refused)
-        return NotStreamed(_plain(wrong.detail or str(wrong)))
+        return NotStreamed(_plain(wrong.detail or str(wrong)), missing_event_time(plan.outline))
     return None
 
 

@@ -2,25 +2,25 @@
 transaction.
 
 The note is a consumer group's offset, in Kafka itself: of the group that is named for the view, in the first partition
-of the topic, a number made of generation, epoch and part. Whoever reads with `isolation.level = read_committed` sees
-every row once, whatever died in between.
+of the topic, a number made of generation, epoch and part. Consumers that read with `isolation.level = read_committed`
+see every row once, whatever died in between.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import View
-from headwater.errors import InvalidOption, NotFound, Unavailable
-from headwater.sql.kafka_texts import resolved, split_target
+from headwater.connections import Connections, kafka_client, refused_client
+from headwater.errors import HeadwaterError, NotFound, Unavailable
+from headwater.sql.kafka_texts import split_target
 from headwater.storage.encode import json_lines
 from headwater.streaming.outbox import At
 from headwater.types import ViewDefinition
@@ -33,33 +33,38 @@ _GENERATIONS, _EPOCHS, _PARTS = 2**12, 2**33, 2**18
 """How many of each a number of 63 bits tells apart: epochs for 27 years at ten a second."""
 
 
-def check_target(definition: ViewDefinition) -> None:
+def check_target(definition: ViewDefinition, connections: Connections) -> None:
     """What sending would end with at once: NotFound without such a topic, Unavailable if no broker says."""
-    servers, topic = split_target(definition.options.into_kafka)
+    connection, topic = split_target(definition.options.into_kafka)
+    settings = _client_settings(definition, connections)
     try:
-        consumer = Consumer({**_settings(definition), **_ours(servers), "group.id": "headwater"})
+        consumer = Consumer({**settings, "group.id": "headwater"})
         try:
             found = consumer.list_topics(topic, timeout=TIMEOUT).topics[topic]
         finally:
             consumer.close()
     except KafkaException as failed:
-        raise _unavailable(topic, failed, "Nothing was made.") from failed
+        raise _failure(definition, failed, "Nothing was created.", settings) from failed
     if found.error is not None:
         if found.error.code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION):
-            raise _unavailable(topic, KafkaException(found.error), "Nothing was made.")
+            raise _failure(definition, KafkaException(found.error), "Nothing was created.")
         raise NotFound(
             f'Kafka topic "{topic}" cannot be sent to',
-            detail=f"The brokers {servers} said: {found.error.str()}.",
+            detail=f'The brokers of connection "{connection}" said: {found.error.str()}.',
             hint="Create it, or correct INTO KAFKA.",
         )
 
 
 class KafkaOutlet:
-    """Sends a view's rows to a Kafka topic: the keys of its groups as the key, the row as JSON."""
+    """Sends a view's rows to a Kafka topic: the keys of its groups as the key, the row as JSON.
 
-    def __init__(self, view: View) -> None:
-        self._servers, self._topic = split_target(view.definition.options.into_kafka)
-        self._group = f"headwater-{view.id}"
+    `prefix` and the view's id name the producer and the group; no other lake may use the same.
+    """
+
+    def __init__(self, view: View, connections: Connections, prefix: str = "headwater") -> None:
+        self._topic = split_target(view.definition.options.into_kafka)[1]
+        self._connections = connections
+        self._group = f"{prefix}-{view.id}"
         self._keys = Layout.from_json(view.layout).keys
         self._view = view
         self._open: tuple[Producer, object] | None = None
@@ -102,7 +107,7 @@ class KafkaOutlet:
         if self._open is not None:
             self._open[0].poll(0)  # hears of errors
         if self._open is None or self._shaken:
-            settings = {**_settings(self._view.definition), **_ours(self._servers), "error_cb": self._heard}
+            settings = {**_client_settings(self._view.definition, self._connections), "error_cb": self._heard}
             try:
                 producer = Producer({"linger.ms": 5, **settings, "transactional.id": self._group})
                 producer.init_transactions(TIMEOUT)
@@ -113,7 +118,7 @@ class KafkaOutlet:
                 finally:
                     consumer.close()
             except KafkaException as failed:
-                raise self._unavailable(failed) from failed
+                raise self._unavailable(failed, settings) from failed
             self._sent = None if offset < 0 else _unpacked(offset)
             self._open, self._shaken = (producer, group), False
         return self._open
@@ -122,27 +127,28 @@ class KafkaOutlet:
         """Something is wrong between here and a broker: a producer that outlives this may wait for it for ever."""
         self._shaken = True
 
-    def _unavailable(self, failed: KafkaException | TimeoutError) -> Unavailable:
-        return _unavailable(self._topic, failed, "It is tried again.")
+    def _unavailable(
+        self, failed: KafkaException | TimeoutError, settings: Mapping[str, object] | None = None
+    ) -> HeadwaterError:
+        return _failure(self._view.definition, failed, "It is tried again.", settings)
 
 
-def _ours(servers: str) -> dict[str, object]:
-    return {"bootstrap.servers": servers, "client.id": "headwater", "log_level": 2}
+def _client_settings(definition: ViewDefinition, connections: Connections) -> dict[str, object]:
+    connection, owner = split_target(definition.options.into_kafka)[0], f'materialized view "{definition.name}"'
+    client = kafka_client(connections, connection, definition.options.kafka_options, owner, transactional=True)
+    return {**client, "client.id": "headwater", "log_level": 2}
 
 
-def _settings(definition: ViewDefinition) -> dict[str, str]:
-    found = {name: (text, resolved(text, os.environ)) for name, text in definition.options.kafka_options}
-    for name, (text, value) in found.items():
-        if value is None:
-            raise InvalidOption(
-                f'materialized view "{definition.name}" cannot set "{name}" in kafka_options',
-                detail=f'"{text}" is not set in the environment of the process that keeps the view.',
-            )
-    return {name: value for name, (_, value) in found.items() if value is not None}
-
-
-def _unavailable(topic: str, failed: KafkaException | TimeoutError, hint: str) -> Unavailable:
+def _failure(
+    definition: ViewDefinition,
+    failed: KafkaException | TimeoutError,
+    hint: str,
+    settings: Mapping[str, object] | None = None,
+) -> HeadwaterError:
+    connection, topic = split_target(definition.options.into_kafka)
     said = failed.args[0] if failed.args and isinstance(failed.args[0], KafkaError) else failed
+    if isinstance(said, KafkaError) and said.code() == KafkaError._INVALID_ARG:
+        return refused_client(connection, said.str(), settings or {})
     return Unavailable(f'Kafka topic "{topic}" does not take rows', detail=f"Kafka says: {said}.", hint=hint)
 
 

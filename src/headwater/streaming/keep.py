@@ -36,12 +36,14 @@ from headwater.catalog.views import (
     Views,
     view_properties,
 )
+from headwater.connections import Connections
 from headwater.errors import StaleCommit, StreamFailed, ViewExists
 from headwater.observability.failpoints import failpoint
 from headwater.storage.layout import view_layout
 from headwater.storage.scan import ManifestCache, plan_scan
 from headwater.storage.view_tables import create_view_table, replace_view_table, view_table_schema
 from headwater.storage.writer import Target
+from headwater.streaming.checkpoint_damage import check_checkpoint
 from headwater.streaming.correct import Corrector
 from headwater.streaming.late_keeper import LateKeeper
 from headwater.streaming.lateness import late_rules
@@ -89,9 +91,13 @@ class Keeper:
         cache: ManifestCache,
         log: Log,
         append: Append,
+        connections: Connections,
+        outlet_prefix: str,
     ) -> None:
         self._log = log
+        self._outlet_prefix = outlet_prefix
         self._append = append
+        self.connections = connections
         self._topics = topics
         self._views = views
         self._folder = folder
@@ -214,7 +220,10 @@ class Keeper:
 
     def sweep(self) -> None:
         """Delete checkpoints that no view has, and that are so old that no view is being made with them."""
-        known = {found.folder for view in self._views.all() if (found := progress_of(view.table.metadata.properties))}
+        views, damaged = self._views.survey()
+        if damaged:  # a checkpoint may be theirs
+            return
+        known = {found.folder for view in views if (found := progress_of(view.table.metadata.properties))}
         for folder in self._folder.iterdir() if self._folder.exists() else ():
             if folder.name not in known and folder.stat().st_mtime < time.time() - ABANDONED:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -229,12 +238,14 @@ class Keeper:
         return self._run(plan, self._folder / progress.folder, progress, lambda: self._heads(plan), view=view)
 
     def _check_checkpoint(self, view: View, progress: Progress) -> None:
-        if not (self._folder / progress.folder / "checkpoint" / "offsets").exists():
+        checkpoint = self._folder / progress.folder / "checkpoint"
+        if not (checkpoint / "offsets").exists():
             raise StreamFailed(
                 f'checkpoint of materialized view "{view.name}" is gone',
                 detail=f'There is no folder "{self._folder / progress.folder}".',
-                hint=f"Make it anew from its topics: CREATE OR REPLACE MATERIALIZED VIEW {view.name} AS ...",
+                hint=f"Build the view again from its topics: CREATE OR REPLACE MATERIALIZED VIEW {view.name} AS ...",
             )
+        check_checkpoint(view.name, checkpoint)
 
     def _run(
         self,
@@ -279,7 +290,7 @@ class Keeper:
         if options.into_kafka:
             from headwater.streaming.into_kafka import KafkaOutlet
 
-            return Sender(KafkaOutlet(view), self._cache)
+            return Sender(KafkaOutlet(view, self.connections, self._outlet_prefix), self._cache)
         return None
 
     def _open(self, plan: Continuous, files: Callable[[Place, Place], str]) -> Opened:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headwater.catalog.topics import Topic, Topics
+from headwater.storage.checksums import decoding
 from headwater.storage.field_ids import plan_reading
 from headwater.storage.writer import local_path
 from headwater.streaming.checkpoint import Batch
@@ -60,7 +61,8 @@ def _candidates(topic: Topic, files: Sequence[File], column: str, watermark: int
     """Rows whose event time is below the watermark, in the topic's columns."""
     field_id = topic.schema.find_field(column).field_id
     for path, _, _ in files:
-        with pq.ParquetFile(local_path(path), page_checksum_verification=True) as file:
+        source = local_path(path)
+        with decoding(source), pq.ParquetFile(source, page_checksum_verification=True) as file:
             reading = plan_reading(file.schema_arrow, topic.schema, path)
             groups = [each for each in range(file.num_row_groups) if _may_hold(file, each, field_id, watermark)]
             for batch in file.iter_batches(row_groups=groups, columns=list(reading.columns)) if groups else ():

@@ -23,6 +23,7 @@ from pyiceberg.types import LongType
 from headwater.catalog.topics import Topic
 from headwater.errors import SnapshotGone
 from headwater.storage.changes import between
+from headwater.storage.checksums import decoding
 from headwater.storage.scan import ManifestCache, plan_scan
 from headwater.storage.writer import local_path
 from headwater.types import OFFSET, Offsets
@@ -117,6 +118,7 @@ def _cut(file: DataFile, wanted: Offsets, scratch: Path) -> Iterator[File]:
     path = scratch / f"{wanted.start}-{wanted.end}-{source.name}"
     rows = 0
     with (
+        decoding(source),
         pq.ParquetFile(source, page_checksum_verification=True) as read,
         pq.ParquetWriter(path, read.schema_arrow, compression="zstd") as writer,
     ):

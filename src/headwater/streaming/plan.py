@@ -18,6 +18,7 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from headwater.catalog.view_layout import Layout
+from headwater.errors import InvalidStatement
 from headwater.sql.window_sources import StreamWindow
 from headwater.types import StreamDefinition, TableName, ViewDefinition
 
@@ -78,9 +79,34 @@ class Continuous:
 
 @dataclass(frozen=True, slots=True)
 class NotStreamed:
-    """The query is not one for a streaming engine."""
+    """The query is not one for a streaming engine; `hint` says what to set where that would make it one."""
 
     reason: str
+    hint: str | None = None
+
+
+def not_streamed_any_more(view: str, why: NotStreamed) -> InvalidStatement:
+    return InvalidStatement(
+        f'materialized view "{view}" cannot be kept by a stream any more',
+        detail=f"{why.reason[:1].upper()}{why.reason[1:]}.",
+        hint=why.hint,
+    )
+
+
+def missing_event_time(outline: Outline) -> str | None:
+    """What to set where a window cuts time by a column that is not the event time of a stream; None otherwise."""
+    for window in outline.windows:
+        moment = window.moment.rpartition(".")[2].strip("`")
+        for each in outline.streams:
+            stream = each.stream
+            if stream is None or moment.lower() == stream.event_time.lower() or moment not in each.columns:
+                continue
+            create = f"CREATE STREAM {stream.name} WITH (topic = '{stream.topic}', timestamp_field = '{moment}')"
+            return (
+                f'{window.function} cuts "{moment}", and the event time of stream "{stream.name}" is '
+                f'"{stream.event_time}". Run DROP STREAM {stream.name}, which keeps the topic, and {create}.'
+            )
+    return None
 
 
 def plan_continuous(outline: Outline) -> Continuous | NotStreamed:

@@ -13,8 +13,9 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headwater.errors import HeadwaterError, StreamFailed
+from headwater.errors import Corrupt, HeadwaterError, QueryFailed, StreamFailed
 from headwater.spark.jobs import reason_of
+from headwater.streaming.checkpoint_damage import check_checkpoint
 from headwater.streaming.frames_spark import Opened
 from headwater.streaming.offsets import Place
 from headwater.streaming.plan import Continuous
@@ -99,6 +100,12 @@ class Run:
             raise self._error(failed) from failed
 
     def _error(self, failed: Exception) -> HeadwaterError:
+        if isinstance(self._failed, HeadwaterError) and not isinstance(self._failed, QueryFailed | StreamFailed):
+            return self._failed
+        try:
+            check_checkpoint(self._plan.name, self._checkpoint, deep=True)
+        except Corrupt as damaged:
+            return damaged
         if isinstance(self._failed, HeadwaterError):
             return self._failed
         reason, _, _ = reason_of(str(self._failed or failed))

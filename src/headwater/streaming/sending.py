@@ -20,6 +20,7 @@ from headwater.catalog.progress import S_EPOCH, Progress
 from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import SIGN, View
 from headwater.storage.changes import made_by
+from headwater.storage.checksums import decoding
 from headwater.storage.scan import ManifestCache
 from headwater.storage.writer import local_path
 from headwater.streaming.outbox import At
@@ -88,7 +89,9 @@ def last_epoch(table: Table) -> int | None:
 def _rows(view: View, file: str) -> pa.Table:
     """The rows of a file as the view shows them; those that take others back are not sent."""
     names = [sql for _, _, sql in Layout.from_json(view.layout).outputs]
-    rows = pq.read_table(local_path(file), columns=[*names, SIGN], page_checksum_verification=True)
+    path = local_path(file)
+    with decoding(path):
+        rows = pq.read_table(path, columns=[*names, SIGN], page_checksum_verification=True)
     return rows.filter(pc.greater(rows.column(SIGN), 0)).select(names)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from headwater.catalog.progress import P_STREAM, S_EPOCH, Progress, progress_of
+from headwater.catalog.progress import BATCHES_UNCOMMITTED, P_STREAM, S_EPOCH, Progress, progress_of
 from headwater.catalog.view_layout import EPOCH
 from headwater.catalog.views import (
     BASE,
@@ -35,7 +35,6 @@ from headwater.errors import StaleCommit
 from headwater.observability.failpoints import failpoint
 from headwater.storage.commit import Change, commit
 from headwater.storage.view_tables import view_target
-from headwater.storage.write_spark import short_rows, write_frame
 from headwater.storage.writer import Target
 from headwater.streaming.checkpoint import Batch, last_read, read_batch
 from headwater.streaming.plan import Continuous
@@ -97,6 +96,7 @@ class Sink:
         self._late = late
         self._send = send
         self._last_commit, self._told = time.monotonic(), (progress.late, progress.skipped)
+        self._committed_epoch = progress.epoch
         self._idle: tuple[Batch, Progress] | None = None
         self.read = {topic: place.offset for topic, place in last_read(checkpoint).items()}
         """Up to which offset every topic has been read."""
@@ -115,6 +115,8 @@ class Sink:
             frame.write.format("noop").mode("overwrite").save()
             self.send()
             return
+        from headwater.storage.write_spark import write_frame
+
         files = write_frame(self._stored(frame, number), self._target(), short=self._short)
         failpoint("stream.written")
         if self._backfill is not None:  # it reads everything at once, and nothing of it is late
@@ -150,6 +152,8 @@ class Sink:
     @property
     def _short(self) -> bool:
         tables = self._views.tables
+        from headwater.storage.write_spark import short_rows
+
         return not self._plan.grouped and short_rows(tables.load(each.table) for each in self._plan.outline.inputs)
 
     def _stored(self, frame: DataFrame, number: int) -> DataFrame:
@@ -178,8 +182,10 @@ class Sink:
             self._put(batch, (), signed=False)
 
     def _commit(self, batch: Batch, files: Sequence[DataFile], *, signed: bool) -> None:
-        told = files or (self.progress.late, self.progress.skipped) != self._told
-        if told or time.monotonic() - self._last_commit >= IDLE_COMMIT:
+        has_news = files or (self.progress.late, self.progress.skipped) != self._told
+        is_due = time.monotonic() - self._last_commit >= IDLE_COMMIT
+        # A backup cuts the checkpoint back to the table's epoch, so the table may not lag further behind than that.
+        if has_news or is_due or batch.number - self._committed_epoch >= BATCHES_UNCOMMITTED:
             self._put(batch, files, signed=signed)
         else:
             self._idle = batch, self.progress
@@ -204,6 +210,7 @@ class Sink:
             remove_files(files)
             raise
         self._last_commit, self._told = time.monotonic(), (self.progress.late, self.progress.skipped)
+        self._committed_epoch = batch.number
         self._idle = None
         failpoint("stream.committed")
 

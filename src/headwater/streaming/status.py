@@ -41,6 +41,7 @@ class StreamStatus:
     last_error: str | None = None
     last_error_at: datetime | None = None
     next_start: datetime | None = None
+    waits_for: str | None = None
 
     def describe(self) -> dict[str, Any]:
         """As JSON has it, times as datetimes."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headwater.catalog.progress import Progress, progress_of
 from headwater.catalog.views import View, Views
 from headwater.streaming.keep import Keeper
-from headwater.streaming.plan import Continuous
+from headwater.streaming.plan import Continuous, not_streamed_any_more
 
 if TYPE_CHECKING:
     from headwater.streaming.run import Observed, Run
@@ -31,9 +31,15 @@ class ViewJob:
         self._run: Run | None = None
 
     def run(self, stop: threading.Event, wake: threading.Event) -> None:
-        run = self._run = self._keeper.resume(self._plan(self._view), self._view)
+        plan = self._plan(self._view)
+        run = self._run = self._keeper.resume(plan, self._view)
         try:
-            run.start()
+            try:
+                run.start()
+            except Exception:
+                if (why := self._keeper.check(plan)) is not None:  # another Spark than the one that began it
+                    raise not_streamed_any_more(self.name, why) from None
+                raise
             while not stop.is_set() and self._is_mine():
                 wake.wait(LOOK_EVERY)
                 wake.clear()

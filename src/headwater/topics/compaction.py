@@ -60,19 +60,20 @@ def run_compaction(
     topics: Topics,
     plan: CompactionPlan,
     spark: Callable[[], SparkSession],
+    cache: ManifestCache,
     *,
     progress: Callable[[dict[str, Any]], None] = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
     memory: int = SORT_MEMORY,
 ) -> Compacted:
     """Rewrite the plan's groups; what was committed stays when it is cancelled, or when a group is damaged."""
-    run = _Run(topics, plan, spark, progress, cancelled, memory)
+    run = _Run(topics, plan, spark, cache, progress, cancelled, memory)
     try:
         done = run.all(plan.groups)
         if plan.wish.full and run.moved and not done.cancelled:
             # Rows of files of an older partition spec lie in many small files now, one for each partition and group.
             topic, bad = topics.load(plan.topic), {path for path, _ in done.left_alone}
-            done = run.all(plan_compaction(topic, ManifestCache(), now=plan.wish.now, asked=True, damaged=bad).groups)
+            done = run.all(plan_compaction(topic, cache, now=plan.wish.now, asked=True, damaged=bad).groups)
     except storage_errors() as failed:
         left = "What was committed stays; no row has changed."
         raise storage_error(failed, f'compaction of topic "{plan.topic}"', left) from failed
@@ -96,6 +97,7 @@ class _Run:
         topics: Topics,
         plan: CompactionPlan,
         spark: Callable[[], SparkSession],
+        cache: ManifestCache,
         progress: Callable[[dict[str, Any]], None],
         cancelled: Callable[[], bool],
         memory: int,
@@ -103,6 +105,7 @@ class _Run:
         self._topics = topics
         self._plan = plan
         self._spark = spark
+        self._cache = cache
         self._progress = progress
         self._cancelled = cancelled
         self._memory = memory
@@ -235,9 +238,7 @@ class _Run:
     def _what_is_left(self, stale: Sequence[Group]) -> list[Group]:
         """The groups without the files that have gone; a statement has written those anew in the current layout."""
         topic = self._load()
-        live = {
-            file.file_path for file in plan_scan(topic.table, topic.snapshot_id, AlwaysTrue(), ManifestCache()).files
-        }
+        live = {file.file_path for file in plan_scan(topic.table, topic.snapshot_id, AlwaysTrue(), self._cache).files}
         groups = [_only(group, live) for group in stale]
         return [group for group in groups if len(group.files) > 1 or (group.files and group.kind != "pack")]
 

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from headwater.catalog.kept import DamagedTable
+from headwater.catalog.metadata import summary_count
 from headwater.catalog.topics import Topic
 from headwater.errors import Unavailable
 from headwater.sql.options import render_options
 from headwater.sql.schema_text import render_type
 from headwater.topics.ingest import log_topic
 from headwater.topics.log import Log
+from headwater.types import id_text
+
+
+def damaged_summary(damaged: DamagedTable) -> dict[str, Any]:
+    """The line about a topic that cannot be read."""
+    return {
+        "topic": damaged.name,
+        "records": None,
+        "tail": None,
+        "files": None,
+        "bytes": None,
+        "description": "",
+        "damage": str(damaged.error),
+    }
 
 
 def summary(topic: Topic, log: Log) -> dict[str, Any]:
@@ -26,6 +42,7 @@ def summary(topic: Topic, log: Log) -> dict[str, Any]:
         "files": totals["files"],
         "bytes": totals["bytes"],
         "description": topic.definition.options.description,
+        "damage": None,
     }
 
 
@@ -51,7 +68,7 @@ def description(topic: Topic, log: Log) -> dict[str, Any]:
         "committed_offset": topic.committed,
         "next_offset": max(stats.end, topic.committed),
         "log_bytes": stats.bytes,
-        "snapshot": topic.snapshot_id,
+        "snapshot": id_text(topic.snapshot_id),
         "location": topic.table.location(),
         "metadata": topic.table.metadata_location,
     }
@@ -59,6 +76,5 @@ def description(topic: Topic, log: Log) -> dict[str, Any]:
 
 def _totals(topic: Topic) -> dict[str, int]:
     snapshot = topic.table.metadata.current_snapshot()
-    totals = snapshot.summary if snapshot is not None else None
     keys = {"records": "total-records", "files": "total-data-files", "bytes": "total-files-size"}
-    return {name: int(totals[key] or 0) if totals is not None else 0 for name, key in keys.items()}
+    return {name: summary_count(snapshot, key) for name, key in keys.items()}

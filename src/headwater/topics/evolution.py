@@ -46,7 +46,7 @@ from headwater.storage.scan import ManifestCache, live_manifests, plan_scan
 from headwater.storage.writer import local_path
 from headwater.topics.ingest import log_topic
 from headwater.topics.log import Log
-from headwater.types import SYSTEM_COLUMNS
+from headwater.types import SYSTEM_COLUMNS, id_text
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def told(altered: Altered, statement: AlterTopic) -> dict[str, Any]:
     return {
         "topic": statement.name,
         "dry_run": statement.dry_run,
-        "snapshot": altered.snapshot_id,
+        "snapshot": id_text(altered.snapshot_id),
         "changes": [
             {"topic": statement.name, "change": str(change), "effect": effect or "nothing to do"}
             for change, effect in effects

@@ -17,6 +17,7 @@ from headwater.catalog.evolve_updates import P_SCHEMA
 from headwater.catalog.topics import Topic
 from headwater.sql.alter_changes import Path, dotted
 from headwater.sql.schema_text import render_columns, render_type
+from headwater.types import id_text
 
 
 def schema_history(topic: Topic) -> list[dict[str, Any]]:
@@ -29,7 +30,7 @@ def schema_history(topic: Topic) -> list[dict[str, Any]]:
             "schema": schema.schema_id,
             "current": schema.schema_id == metadata.current_schema_id,
             "since": _since(topic, schema.schema_id),
-            "snapshot": _first_snapshot(topic, schema.schema_id),
+            "snapshot": id_text(_first_snapshot(topic, schema.schema_id)),
             "columns": render_columns(user_columns(schema)),
             "changes": made,
         }

@@ -17,10 +17,11 @@ import pyarrow as pa
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import DataFile
 
-from headwater.catalog.definitions import P_OFFSET, S_FROM, S_TO
+from headwater.catalog.definitions import P_ACKNOWLEDGED, P_OFFSET, S_FROM, S_TO
 from headwater.catalog.topics import Topic, Topics
 from headwater.errors import Corrupt, HeadwaterError, StaleCommit
 from headwater.observability.failpoints import failpoint
+from headwater.spark.jobs import query_errors
 from headwater.storage.commit import Committed, MadeFor, Position, append
 from headwater.storage.layout import layout_of
 from headwater.storage.projection import Projection, first_schema
@@ -54,7 +55,7 @@ class Ingested:
 
 def log_topic(topic: Topic) -> LogTopic:
     """The topic as the log knows it."""
-    return LogTopic(topic.id, topic.name, topic.committed, topic.definition.options.log)
+    return LogTopic(topic.id, topic.name, topic.committed, topic.definition.options.log, topic.acknowledged)
 
 
 def with_system_columns(batch: pa.RecordBatch, offsets: Offsets, appended_at: int) -> pa.RecordBatch:
@@ -202,12 +203,24 @@ class Ingester:
         try:
             made_for = MadeFor.of(topic.table)
             return append(
-                lambda: tables.load_for_commit(topic.table_name), files, plan.consumed, POSITION, topic.id, made_for
+                lambda: tables.load_for_commit(topic.table_name),
+                files,
+                plan.consumed,
+                POSITION,
+                topic.id,
+                made_for,
+                self._acknowledged(topic),
             )
         except (StaleCommit, NoSuchTableError) as late:
             remove_files(files)  # no table will ever refer to them
             self._topics.load(topic.name)  # TopicNotFound, if that is why
             raise came_too_late(topic.name, plan.consumed) from late
+
+    def _acknowledged(self, topic: Topic) -> dict[str, str]:
+        """What the table notes about its log in SQLite, so that one that is lost or older is noticed."""
+        if topic.definition.options.log != "sqlite":  # Kafka knows by itself what it has lost
+            return {}
+        return {P_ACKNOWLEDGED: str(self._log.stats(log_topic(topic)).end)}
 
 
 def target(topic: Topic) -> Target:
@@ -236,7 +249,8 @@ def write_files(spark: SparkSession, reader: EntryReader, into: Target, entries:
                 # As a value: Spark would turn it into text, and the files of other tasks would stay.
                 yield ingest_error(failed, into.table)
 
-    outcomes = context.parallelize(splits, len(splits)).mapPartitions(task).collect()
+    with query_errors():
+        outcomes = context.parallelize(splits, len(splits)).mapPartitions(task).collect()
     files = [file for outcome in outcomes if isinstance(outcome, list) for file in outcome]
     for file in files:
         file.spec_id = into.spec.spec_id  # pickling loses it

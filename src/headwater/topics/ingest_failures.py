@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sqlite3
 
-from headwater.errors import HeadwaterError, StaleCommit, StorageBusy, Unavailable
+from headwater.errors import FULL_DISK_RETRY, HeadwaterError, StaleCommit, StorageBusy, Unavailable, system_error
 from headwater.types import Offsets
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -30,7 +30,10 @@ def storage_error(failed: Exception, work: str, left: str) -> HeadwaterError:
         return failed
     text = str(failed).splitlines()[0]
     if getattr(failed, "errno", None) in _NO_ROOM or "disk is full" in text:
-        return StorageBusy(f"disk is full, {work} stopped", detail=left, hint="Free some space and try again.")
+        hint = "Free some space and try again."
+        return StorageBusy(f"disk is full, {work} stopped", detail=left, hint=hint, retry_after=FULL_DISK_RETRY)
+    if (known := system_error(failed)) is not None:
+        return known
     if "locked" in text or "busy" in text:
         return StorageBusy(
             f"catalog stayed locked, {work} stopped",

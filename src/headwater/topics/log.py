@@ -25,6 +25,8 @@ class LogTopic:
     name: str
     committed: int
     log: LogKind = "sqlite"
+    acknowledged: int = field(default=0, compare=False)
+    """At least this many records had been acknowledged when the table last moved."""
 
 
 @dataclass(frozen=True, slots=True)

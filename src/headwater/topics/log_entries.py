@@ -17,6 +17,7 @@ from threading import Lock
 import pyarrow as pa
 
 from headwater.errors import Corrupt, StaleCommit
+from headwater.state.sqlite import row_checksum
 from headwater.topics.log import Entry, LogTopic, Moved, Part
 from headwater.types import Offsets
 
@@ -65,21 +66,37 @@ def check_position(moved: Moved, stored: str | None) -> None:
         )
 
 
-def read_entry(db: sqlite3.Connection, entry: int, schemas: dict[int, pa.Schema]) -> pa.RecordBatch:
-    """One entry's rows, its checksum verified; Corrupt when it is damaged."""
-    row = db.execute("SELECT schema, checksum, rows, payload FROM log_entries WHERE id = ?", (entry,)).fetchone()
+def entry_checksum(header: Sequence[int], payload: int) -> int:
+    """The checksum of an entry in SQLite: of its topic, first offset, rows, time, schema, size and payload."""
+    return zlib.crc32(b"%d %d %d %d %d %d" % tuple(header), payload)
+
+
+def read_entry(db: sqlite3.Connection, entry: Entry, schemas: dict[int, pa.Schema]) -> pa.RecordBatch:
+    """The rows of an entry, as `list_entries` gave it; Corrupt when a column or the payload is damaged."""
+    row = db.execute(
+        "SELECT topic, first_offset, rows, appended_at, schema, bytes, checksum, payload FROM log_entries WHERE id = ?",
+        (entry.id,),
+    ).fetchone()
     if row is None:
-        raise Corrupt(f"log entry {entry} is missing", hint=_HINT)
-    schema_id, checksum, rows, payload = row
-    if zlib.crc32(payload) != checksum:
-        raise Corrupt(f"log entry {entry} is damaged", detail="Its checksum does not match.", hint=_HINT)
+        raise Corrupt(f"log entry {entry.id} is missing", hint=_HINT)
+    *header, checksum, payload = row
+    _, first, rows, at, schema_id, size = header
+    same = Entry(entry.id, Offsets(first, first + rows), at, size) == entry
+    if not same or entry_checksum(header, zlib.crc32(payload)) != checksum:
+        raise Corrupt(f"log entry {entry.id} is damaged", detail="Its checksum does not match.", hint=_HINT)
     if schema_id not in schemas:
-        stored = db.execute("SELECT schema FROM log_schemas WHERE id = ?", (schema_id,)).fetchone()
-        schemas[schema_id] = pa.ipc.read_schema(pa.py_buffer(stored[0]))
+        schemas[schema_id] = _read_schema(db, schema_id)
     batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schemas[schema_id])
     if batch.num_rows != rows:
-        raise Corrupt(f"log entry {entry} has {batch.num_rows} rows instead of {rows}", hint=_HINT)
+        raise Corrupt(f"log entry {entry.id} has {batch.num_rows} rows instead of {rows}", hint=_HINT)
     return batch
+
+
+def _read_schema(db: sqlite3.Connection, schema: int) -> pa.Schema:
+    row = db.execute("SELECT id, schema, checksum FROM log_schemas WHERE id = ?", (schema,)).fetchone()
+    if row is None or row_checksum(*row[:2]) != row[2]:
+        raise Corrupt(f"schema {schema} of the log is damaged", detail="Its checksum does not match.", hint=_HINT)
+    return pa.ipc.read_schema(pa.py_buffer(row[1]))
 
 
 def list_entries(db: sqlite3.Connection, topic: int, start: int) -> list[Entry]:
@@ -114,28 +131,30 @@ class TailCache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._held: OrderedDict[int, tuple[int, pa.RecordBatch]] = OrderedDict()
+        self._held: OrderedDict[int, tuple[Entry, pa.RecordBatch]] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, entry: int) -> pa.RecordBatch | None:
+    def get(self, entry: Entry) -> pa.RecordBatch | None:
+        """The rows of the entry, if they were read when it was the same: a damaged one is read, and found, again."""
         with self._lock:
-            if (held := self._held.get(entry)) is None:
+            held = self._held.get(entry.id)
+            if held is None or held[0] != entry:
                 return None
-            self._held.move_to_end(entry)
+            self._held.move_to_end(entry.id)
             return held[1]
 
     def put(self, entry: Entry, batch: pa.RecordBatch) -> pa.RecordBatch:
         with self._lock:
             if entry.id not in self._held:
-                self._held[entry.id] = (entry.bytes, batch)
+                self._held[entry.id] = (entry, batch)
                 self._bytes += entry.bytes
             while self._bytes > self._max_bytes:
-                _, (size, _) = self._held.popitem(last=False)
-                self._bytes -= size
+                _, (oldest, _) = self._held.popitem(last=False)
+                self._bytes -= oldest.bytes
         return batch
 
     def forget(self, entries: set[int]) -> None:
         """Drop entries that the log no longer has."""
         with self._lock:
             for entry in entries & self._held.keys():
-                self._bytes -= self._held.pop(entry)[0]
+                self._bytes -= self._held.pop(entry)[0].bytes

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from headwater.config import is_writable
 from headwater.state.sqlite import connect, named_errors, transaction
 from headwater.topics.log import Entry, LogStats, LogTopic, TailBatch
 from headwater.topics.log_entries import TailCache, check_dense, list_entries
@@ -28,6 +29,7 @@ class IndexedLog(ABC):
     def __init__(self, path: Path, busy_timeout: float, max_tail_bytes: int) -> None:
         self._path = path
         self._busy_timeout = busy_timeout
+        self._is_writable = is_writable(path)
         self._readers: deque[sqlite3.Connection] = deque()
         self._tail = TailCache(max_tail_bytes)
 
@@ -37,11 +39,14 @@ class IndexedLog(ABC):
 
     def position(self, source: str) -> str | None:
         with self._reading() as db:
-            return find_position(db, source)
+            found = find_position(db, source)
+            if found is not None:
+                self._check_row(db, "log_positions", source)
+            return found
 
     def stats(self, topic: LogTopic) -> LogStats:
         with self._reading() as db:
-            row = find_topic(db, topic)
+            row = self._find(db, topic)
             if row is None:
                 return LogStats(topic.committed, topic.committed, 0, 0, None)
             row_id, end, start, size = row
@@ -52,17 +57,18 @@ class IndexedLog(ABC):
 
     def waiting(self) -> list[LogTopic]:
         with self._reading() as db:
+            self._check_topics(db)
             rows = db.execute("SELECT topic, name, trimmed FROM log_topics WHERE NOT dropped AND bytes > 0").fetchall()
             return [LogTopic(id_, name, trimmed, self.kind) for id_, name, trimmed in rows]
 
     def entries(self, topic: LogTopic, start: int) -> list[Entry]:
         with self._reading() as db:
-            row = find_topic(db, topic)
+            row = self._find(db, topic)
             return [] if row is None else list_entries(db, row[0], start)
 
     def tail(self, topic: LogTopic, start: int) -> list[TailBatch] | None:
         with self._reading() as db:
-            row = find_topic(db, topic)
+            row = self._find(db, topic)
             if row is None:
                 return None if is_dropped(db, topic) else []
             row_id, end, trimmed, _ = row
@@ -73,8 +79,23 @@ class IndexedLog(ABC):
             batches = self._batches(db, found)
             return [_cut(TailBatch(*pair), start) for pair in zip(found, batches, strict=True)]
 
+    def _find(self, db: sqlite3.Connection, topic: LogTopic) -> tuple[int, int, int, int] | None:
+        """The topic's row, checked; None if the log has never had the topic, or it was dropped."""
+        row = find_topic(db, topic)
+        if row is None:
+            self._check_topics(db)
+        else:
+            self._check_row(db, "log_topics", row[0])
+        return row
+
+    def _check_row(self, db: sqlite3.Connection, table: str, *key: object) -> None:  # noqa: B027
+        """Corrupt if the row of this key does not match its checksum, where rows have one."""
+
+    def _check_topics(self, db: sqlite3.Connection) -> None:  # noqa: B027
+        """Corrupt if a topic is missing, where topics are counted."""
+
     def _batches(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> list[pa.RecordBatch]:
-        held = {entry.id: batch for entry in entries if (batch := self._tail.get(entry.id)) is not None}
+        held = {entry.id: batch for entry in entries if (batch := self._tail.get(entry)) is not None}
         missing = [entry for entry in entries if entry.id not in held]
         for entry, batch in zip(missing, self._read(db, missing), strict=True):
             held[entry.id] = self._tail.put(entry, batch)
@@ -92,7 +113,10 @@ class IndexedLog(ABC):
                 with transaction(reader, write=False):
                     yield reader
             finally:
-                self._readers.append(reader)
+                if self._is_writable:
+                    self._readers.append(reader)
+                else:  # it would not notice what others write
+                    reader.close()
 
     def _close_readers(self) -> None:
         for connection in self._readers:

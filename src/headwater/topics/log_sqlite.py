@@ -23,7 +23,8 @@ from headwater.topics.log import Append, Entry, EntryReader, LogAck, LogTopic
 from headwater.topics.log_entries import read_entry
 from headwater.topics.log_group import GroupCommit, Outcome
 from headwater.topics.log_index import IndexedLog
-from headwater.topics.log_tables import SCHEMA, LogWriter, Prepared, find_topic
+from headwater.topics.log_integrity import check_not_stale, check_row, check_topics, open_tables
+from headwater.topics.log_tables import LogWriter, Prepared, find_topic, is_dropped
 from headwater.types import LogKind
 
 COMMITS_PER_WAL = 128
@@ -38,9 +39,22 @@ class SqliteReader:
 
     def read(self, entries: Sequence[Entry]) -> Iterator[pa.RecordBatch]:
         schemas: dict[int, pa.Schema] = {}
-        with closing(connect(self.path, 30.0, read_only=True)) as db:
+        with named_errors(self.path), closing(connect(self.path, 30.0, read_only=True)) as db:
             for entry in entries:
-                yield read_entry(db, entry.id, schemas)
+                yield read_entry(db, entry, schemas)
+
+
+class _Writer(LogWriter):
+    """Writes requests where rows have checksums."""
+
+    def _check_end(self, topic: LogTopic, end: int | None) -> None:
+        check_not_stale(topic, end)
+
+    def _check_row(self, table: str, *key: object) -> None:
+        check_row(self._db, table, *key)
+
+    def _check_topics(self) -> None:
+        check_topics(self._db)
 
 
 class SqliteLog(IndexedLog):
@@ -66,8 +80,9 @@ class SqliteLog(IndexedLog):
         self._commits = 0
         with named_errors(path):
             self._db = connect(path, busy_timeout)
-            self._db.executescript(SCHEMA)
-        self._writer = LogWriter(self._db, max_tail_bytes=max_tail_bytes, now=now)
+            self.state = open_tables(self._db, path)
+            check_topics(self._db)
+        self._writer = _Writer(self._db, max_tail_bytes=max_tail_bytes, now=now)
         self._group = GroupCommit(self._commit, lambda failed: storage_error(failed, path))
 
     # -- appending ----------------------------------------------------------------------------------------------
@@ -119,7 +134,19 @@ class SqliteLog(IndexedLog):
     # -- reading ------------------------------------------------------------------------------------------------
 
     def _read(self, db: sqlite3.Connection, entries: Sequence[Entry]) -> Iterator[pa.RecordBatch]:
-        return (read_entry(db, entry.id, self._schemas) for entry in entries)
+        return (read_entry(db, entry, self._schemas) for entry in entries)
+
+    def _find(self, db: sqlite3.Connection, topic: LogTopic) -> tuple[int, int, int, int] | None:
+        row = super()._find(db, topic)
+        if row is not None or not is_dropped(db, topic):
+            check_not_stale(topic, None if row is None else row[1])
+        return row
+
+    def _check_row(self, db: sqlite3.Connection, table: str, *key: object) -> None:
+        check_row(db, table, *key)
+
+    def _check_topics(self, db: sqlite3.Connection) -> None:
+        check_topics(db)
 
     def reader(self, topic: LogTopic, entries: Sequence[Entry]) -> EntryReader:
         return SqliteReader(self._path)
@@ -167,7 +194,7 @@ class SqliteLog(IndexedLog):
             self._writer_on(db).drop(topic)
 
     def _writer_on(self, db: sqlite3.Connection) -> LogWriter:
-        return LogWriter(db, max_tail_bytes=self._max_tail_bytes, now=self._now)
+        return _Writer(db, max_tail_bytes=self._max_tail_bytes, now=self._now)
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:

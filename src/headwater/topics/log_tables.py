@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headwater.errors import Backpressure, IdempotencyMismatch, TopicNotFound
 from headwater.topics.log import Append, Dedup, LogAck, LogTopic, Part, PartAck
-from headwater.topics.log_entries import DIGEST, Payload, check_position, digest, fingerprint, serialise
+from headwater.topics.log_entries import DIGEST, Payload, check_position, digest, entry_checksum, fingerprint, serialise
 from headwater.types import Offsets
 
 TABLES = """
@@ -44,14 +44,13 @@ CREATE TABLE IF NOT EXISTS log_entries(
     {payload});
 CREATE UNIQUE INDEX IF NOT EXISTS log_entries_offset ON log_entries(topic, first_offset);
 """
-SCHEMA = TABLES + ENTRIES.format(counted="AUTOINCREMENT", payload=", payload BLOB NOT NULL")
 
 CHANGES: Mapping[str, str] = {
     "topic": "INSERT INTO log_topics(topic, name, next_offset, trimmed) VALUES (?, ?, ?, ?)",
     "schema": "INSERT INTO log_schemas(schema) VALUES (?)",
     "advance": "UPDATE log_topics SET next_offset = ?, last_at = ?, bytes = bytes + ? WHERE id = ?",
-    "producer": "INSERT INTO log_producers VALUES (?, ?, ?, ?, ?, ?)",
-    "position": "INSERT OR REPLACE INTO log_positions VALUES (?, ?, ?)",
+    "producer": "INSERT INTO log_producers(topic, producer, sequence, digest, acks, at) VALUES (?, ?, ?, ?, ?, ?)",
+    "position": "INSERT OR REPLACE INTO log_positions(source, topic, position) VALUES (?, ?, ?)",
     "guard": "INSERT OR IGNORE INTO log_guards VALUES (?)",
     "forget_producers": "DELETE FROM log_producers WHERE at < ?",
     "forget_keys": "DELETE FROM log_keys WHERE topic = ? AND at < ?",
@@ -114,14 +113,21 @@ class LogWriter:
     def store(self, prepared: Prepared) -> LogAck:
         """Write the request; HeadwaterError, and no record written, when it is refused."""
         request = prepared.request
-        topics = [self._topic_id(part.topic) for part in request.parts]
-        if self._guarded(topics[0]):
-            request.verify()
-        if request.producer is not None and (known := self._known(request, topics[0], prepared.digest)):
-            return known
+        found = [self._find_id(part.topic) for part in request.parts]
+        if found[0] is not None:  # a topic that is new here has neither guard nor producers
+            if self._guarded(found[0]):
+                request.verify()
+            if request.producer is not None and (known := self._known(request, found[0], prepared.digest)):
+                return known
         if request.moved is not None:
-            check_position(request.moved, find_position(self._db, request.moved.source))
+            stored = find_position(self._db, request.moved.source)
+            if stored is not None:
+                self._check_row("log_positions", request.moved.source)
+            check_position(request.moved, stored)
         self._check_room(prepared.bytes)
+        topics = [
+            self._topic_id(part.topic) if id is None else id for part, id in zip(request.parts, found, strict=True)
+        ]
         acks = tuple(map(self._store_part, request.parts, topics, prepared.payloads))
         if request.producer is not None:
             text = ";".join(f"{ack.offsets.start},{ack.offsets.end},{ack.duplicates}" for ack in acks)
@@ -158,13 +164,34 @@ class LogWriter:
         return self._db.execute(CHANGES[name], values)
 
     def _topic_id(self, topic: LogTopic) -> int:
-        row = self._db.execute("SELECT id, dropped FROM log_topics WHERE topic = ?", (topic.id,)).fetchone()
+        """The id of the topic's row, which is added if the topic is new here."""
+        if (found := self._find_id(topic)) is not None:
+            return found
+        return int(self._change("topic", topic.id, topic.name, topic.committed, topic.committed).lastrowid or 0)
+
+    def _find_id(self, topic: LogTopic) -> int | None:
+        """The id of the topic's row, checked; None if the topic is new here."""
+        row = self._db.execute(
+            "SELECT id, dropped, next_offset FROM log_topics WHERE topic = ?", (topic.id,)
+        ).fetchone()
         if row is None:
-            cursor = self._change("topic", topic.id, topic.name, topic.committed, topic.committed)
-            return int(cursor.lastrowid or 0)
+            self._check_topics()
+            self._check_end(topic, None)
+            return None
         if row[1]:
             raise TopicNotFound(f'topic "{topic.name}" was dropped')
+        self._check_row("log_topics", row[0])
+        self._check_end(topic, row[2])
         return int(row[0])
+
+    def _check_end(self, topic: LogTopic, end: int | None) -> None:
+        """Corrupt if the log, which ends at `end`, is older than the topic's table, where the table can tell."""
+
+    def _check_row(self, table: str, *key: object) -> None:
+        """Corrupt if the row of this key does not match its checksum, where rows have one."""
+
+    def _check_topics(self) -> None:
+        """Corrupt if a topic is missing, where topics are counted."""
 
     def _guarded(self, topic: int) -> bool:
         return self._db.execute("SELECT 1 FROM log_guards WHERE topic = ?", (topic,)).fetchone() is not None
@@ -176,6 +203,7 @@ class LogWriter:
         ).fetchone()
         if row is None:
             return None
+        self._check_row("log_producers", topic, request.producer, request.sequence)
         # The same records in other columns have other bytes: a retry after an ALTER is known by its sequence alone.
         if row[0] != digest and row[0][DIGEST:] == digest[DIGEST:]:
             raise IdempotencyMismatch(
@@ -189,6 +217,7 @@ class LogWriter:
     def _check_room(self, size: int) -> None:
         held = self._db.execute("SELECT coalesce(sum(bytes), 0) FROM log_topics").fetchone()[0]
         if held and held + size > self._max_tail_bytes:
+            self._check_topics()
             raise Backpressure(
                 "the log is full",
                 detail=f"{held} bytes wait to be committed to tables; the limit is {self._max_tail_bytes}.",
@@ -216,10 +245,11 @@ class LogWriter:
     def _insert_entries(self, topic: int, offset: int, at: int, schema: int, payloads: list[Payload]) -> None:
         for payload in payloads:
             data = payload.data
+            header = (topic, offset, payload.rows, at, schema, data.size)
             self._db.execute(
                 "INSERT INTO log_entries(topic, first_offset, rows, appended_at, schema, bytes, checksum, payload) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (topic, offset, payload.rows, at, schema, data.size, payload.checksum, memoryview(data)),
+                (*header, entry_checksum(header, payload.checksum), memoryview(data)),
             )
             offset += payload.rows
 

@@ -20,7 +20,7 @@ from headwater.catalog.topics import Topic, Topics
 from headwater.errors import BodyTooLarge, InvalidInput, RecordsRejected, SchemaChanged
 from headwater.observability.failpoints import failpoint
 from headwater.sql.statements import AlterTopic
-from headwater.storage.decode import Decoded, RecordDecoder, Reject, rejection
+from headwater.storage.decode import Account, Decoded, RecordDecoder, Reject, ignore_size, rejection
 from headwater.storage.schemas import arrow_schema
 from headwater.topics.dead_letters import dead_batch
 from headwater.topics.evolution_merge import additions, not_added
@@ -29,8 +29,10 @@ from headwater.topics.log import Append, Dedup, Log, LogAck, Moved, Part
 from headwater.types import DEAD_SUFFIX, Offsets
 
 Format = Literal["ndjson", "json", "csv", "arrow", "parquet", "rows", "pandas"]
+_TEXT = ("ndjson", "json", "csv")
 
 ATTEMPTS = 5
+MAX_DECODERS = 256
 ENTRY_ROWS = 128 * 1024
 ENTRY_BYTES = 8 * 1024**2
 
@@ -83,23 +85,30 @@ class Producer:
         self._decoders: dict[tuple[UUID, int], tuple[RecordDecoder, pa.Schema]] = {}
         self._lock = Lock()
 
-    def append(self, name: str, blocks: Iterable[Any], format: Format, source: Source) -> Ack:
-        """Store all records of `blocks` (parts of one request) or none; return when they are on disk."""
+    def append(
+        self, name: str, blocks: Iterable[Any], format: Format, source: Source, account: Account | None = None
+    ) -> Ack:
+        """Store all records of `blocks` (parts of one request) or none; return when they are on disk.
+
+        The account hears how many bytes the records have before they are decoded, and may raise.
+        """
+        if account is None:
+            account = self._limited(name) if format in _TEXT else ignore_size
         for attempt in count(1):
             topic = self._topics.load(name)
             try:
                 if topic.definition.options.evolution == "merge":
                     blocks = list(self._bounded(topic, blocks))
-                    return self._store(*self._merged(topic, blocks, format), source)
-                return self._store(topic, self._read(topic, blocks, format), source)
+                    return self._store(*self._merged(topic, blocks, format, account), source)
+                return self._store(topic, self._read(topic, blocks, format, account), source)
             except SchemaChanged:
                 if attempt == ATTEMPTS or not isinstance(blocks, list | tuple):  # what was read is gone
                     raise
         raise AssertionError
 
-    def _merged(self, topic: Topic, blocks: Sequence[Any], format: Format) -> tuple[Topic, Decoded]:
+    def _merged(self, topic: Topic, blocks: Sequence[Any], format: Format, account: Account) -> tuple[Topic, Decoded]:
         """The topic with columns for all fields of the records, and the records."""
-        if (decoded := self._fitting(topic, blocks, format)) is not None:
+        if (decoded := self._fitting(topic, blocks, format, account)) is not None:
             return topic, decoded
         for _ in range(ATTEMPTS):  # another producer may have added a part of a struct meanwhile
             if not (added := additions(topic, blocks, format)):
@@ -108,26 +117,34 @@ class Producer:
             try:
                 planned = plan_evolution(topic, statement)
                 # Rehearsed: records that are rejected all the same must not leave columns behind.
-                self._read(topic, blocks, format, tolerant=planned.definition.schema)
+                self._read(topic, blocks, format, account, tolerant=planned.definition.schema)
                 self._evolve(statement)
             except InvalidInput as refused:
                 raise not_added(topic, refused) from None
             topic = self._topics.load(topic.name)
-        return topic, self._read(topic, blocks, format, tolerant=topic.definition.schema)
+        return topic, self._read(topic, blocks, format, account, tolerant=topic.definition.schema)
 
-    def _fitting(self, topic: Topic, blocks: Sequence[Any], format: Format) -> Decoded | None:
+    def _fitting(self, topic: Topic, blocks: Sequence[Any], format: Format, account: Account) -> Decoded | None:
         """The records, if all of them fit the topic as it is."""
         try:
-            decoded = merge(self._decode(topic, blocks, format, 1), 1)
+            decoded = merge(self._decode(topic, blocks, format, 1, account), 1)
         except RecordsRejected:
             return None
         return None if decoded.rejects else decoded
 
-    def _read(self, topic: Topic, blocks: Iterable[Any], format: Format, *, tolerant: Schema | None = None) -> Decoded:
+    def _read(
+        self,
+        topic: Topic,
+        blocks: Iterable[Any],
+        format: Format,
+        account: Account,
+        *,
+        tolerant: Schema | None = None,
+    ) -> Decoded:
         """The records, in the topic's columns or in those for which unknown fields may be there that say nothing."""
         dead_letters = topic.definition.options.on_invalid == "dead_letter"
         limit = None if dead_letters else self._max_rejects
-        decoded = merge(self._decode(topic, blocks, format, limit, tolerant=tolerant), limit)
+        decoded = merge(self._decode(topic, blocks, format, limit, account, tolerant=tolerant), limit)
         if decoded.rejects and not dead_letters:
             raise rejection(topic.name, decoded, self._max_rejects)
         return decoded
@@ -153,11 +170,21 @@ class Producer:
             )
 
     def _decode(
-        self, topic: Topic, blocks: Iterable[Any], format: Format, limit: int | None, *, tolerant: Schema | None = None
+        self,
+        topic: Topic,
+        blocks: Iterable[Any],
+        format: Format,
+        limit: int | None,
+        account: Account,
+        *,
+        tolerant: Schema | None = None,
     ) -> Iterator[Decoded]:
         decoder = self._decoder(topic)[0] if tolerant is None else RecordDecoder(tolerant, tolerant=True)
+        before = 0
         for block in self._bounded(topic, blocks):
-            yield decode(decoder, block, format, limit)
+            decoded = decode(decoder, block, format, limit, partial(_add, account, before))
+            before += decoded.size
+            yield decoded
 
     def _bounded(self, topic: Topic, blocks: Iterable[Any]) -> Iterator[Any]:
         """The blocks, as long as they are not too large together."""
@@ -165,18 +192,23 @@ class Producer:
         for block in blocks:
             size += len(block) if isinstance(block, bytes) else 0
             if size > self._max_body_bytes:
-                raise BodyTooLarge(
-                    f'request to topic "{topic.name}" is too large',
-                    detail=f"It has more than {self._max_body_bytes} bytes. Nothing was written.",
-                    hint="Send it in several requests, or raise the setting max_body_bytes.",
-                )
+                raise too_large(topic.name, self._max_body_bytes)
             yield block
+
+    def _limited(self, name: str) -> Account:
+        def account(size: int) -> None:
+            if size > self._max_body_bytes:
+                raise too_large(name, self._max_body_bytes, "once it is decoded")
+
+        return account
 
     def _decoder(self, topic: Topic) -> tuple[RecordDecoder, pa.Schema]:
         """What decodes records of the topic, and their columns with the ids of the table's fields."""
         key = (topic.table.metadata.table_uuid, topic.table.metadata.current_schema_id)
         with self._lock:
             if key not in self._decoders:
+                if len(self._decoders) >= MAX_DECODERS:
+                    self._decoders.clear()  # topics were dropped or altered: those in use are built again
                 self._decoders[key] = RecordDecoder(topic.definition.schema), arrow_schema(topic.columns)
             return self._decoders[key]
 
@@ -193,38 +225,53 @@ class Producer:
         return Append(tuple(parts), source.producer, source.sequence, verify, source.moved)
 
 
-def decode(decoder: RecordDecoder, block: Any, format: Format, limit: int | None) -> Decoded:
+def _add(account: Account, before: int, size: int) -> None:
+    account(before + size)
+
+
+def too_large(topic: str, limit: int, when: str = "") -> BodyTooLarge:
+    """The error for a request of more than max_body_bytes."""
+    return BodyTooLarge(
+        f'request to topic "{topic}" is too large',
+        detail=f"It has more than {limit} bytes{' ' * bool(when)}{when}. Nothing was written.",
+        hint="Send it in several requests, or raise the setting max_body_bytes.",
+    )
+
+
+def decode(
+    decoder: RecordDecoder, block: Any, format: Format, limit: int | None, account: Account = ignore_size
+) -> Decoded:
     """One block in one of the accepted forms."""
     match format:
         case "ndjson":
-            return decoder.ndjson(block, max_rejects=limit)
+            return decoder.ndjson(block, max_rejects=limit, account=account)
         case "json":
-            return decoder.json(block, max_rejects=limit)
+            return decoder.json(block, max_rejects=limit, account=account)
         case "csv":
-            return decoder.csv(block, max_rejects=limit)
+            return decoder.csv(block, max_rejects=limit, account=account)
         case "rows":
-            return decoder.rows(block, max_rejects=limit)
+            return decoder.rows(block, max_rejects=limit, account=account)
         case "pandas":
-            return decoder.pandas(block, max_rejects=limit)
+            return decoder.pandas(block, max_rejects=limit, account=account)
         case "arrow" | "parquet":
-            return decoder.arrow(block, max_rejects=limit)
+            return decoder.arrow(block, max_rejects=limit, account=account)
 
 
 def merge(parts: Iterable[Decoded], limit: int | None) -> Decoded:
     """The parts of one request as one, rows numbered through; stops reading once `limit` rejects are known."""
     tables: list[pa.Table] = []
     rejects: list[Reject] = []
-    rows, truncated = 0, False
+    rows, size, truncated = 0, 0, False
     for part in parts:
         rejects += [Reject(reject.row + rows, reject.field, reject.reason, reject.raw) for reject in part.rejects]
-        rows += part.rows
+        rows, size = rows + part.rows, size + part.size
         tables.append(part.table)
         truncated = part.truncated or (limit is not None and len(rejects) >= limit)
         if truncated and rejects:
             break
     if not tables:
-        raise InvalidInput("request has no records", detail="The body is empty.")
-    return Decoded(pa.concat_tables(tables), tuple(rejects), rows, truncated)
+        raise InvalidInput("request has no records", detail="There is nothing in its body, or nothing but blank lines.")
+    return Decoded(pa.concat_tables(tables), tuple(rejects), rows, truncated, size)
 
 
 def entries_of(table: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -26,7 +26,10 @@ from headwater.catalog.topics import Topic, Topics
 from headwater.errors import Conflict, Corrupt, InvalidStatement, StaleCommit
 from headwater.observability.failpoints import failpoint
 from headwater.spark.jobs import RunningQuery
+from headwater.sql.cursor import Cursor
+from headwater.sql.mentions import scan
 from headwater.sql.statements import DeleteRows, RowStatement
+from headwater.sql.tokens import tokenise
 from headwater.storage.checksums import THREADS, verify_file
 from headwater.storage.commit import Change, Committed, MadeFor, commit
 from headwater.storage.scan import ManifestCache, plan_scan
@@ -92,6 +95,7 @@ class Rewriter:
         """Change the rows. `row_filter` holds wherever the condition does, and saves reading; `running` may cancel."""
         began = time.perf_counter()
         check_columns(statement, self._topics.load(statement.topic))
+        check_relations(statement, self._topics)
         self._flush(statement.topic)
         for attempt in range(ATTEMPTS):
             try:
@@ -135,7 +139,7 @@ class Rewriter:
     ) -> _Work:
         from headwater.topics.rewrite_spark import open_rewrite
 
-        with open_rewrite(session, self._topics, self._flush, topic, statement) as rewrite:
+        with open_rewrite(session, self._topics, self._manifests, self._flush, topic, statement) as rewrite:
             if not candidates:
                 return _Work((), (), 0)
             found = rewrite.find(candidates, row_filter)
@@ -162,6 +166,16 @@ class Rewriter:
             remove_files(work.files)  # no table will ever refer to them
             self._topics.load(topic.name)  # TopicNotFound, if that is why
             raise
+
+
+def check_relations(statement: RowStatement, topics: Topics) -> None:
+    """TopicNotFound if a subquery of the statement names no topic; Spark, which would find that too, takes seconds."""
+    assignments = () if isinstance(statement, DeleteRows) else statement.assignments
+    for text in (statement.condition or "", *(value for _, value in assignments)):
+        mentions, ctes = scan(Cursor(text, tokenise(text), context="condition"))
+        for mention in mentions:
+            if mention.name not in ctes:
+                topics.load(mention.name)
 
 
 def check_columns(statement: RowStatement, topic: Topic) -> None:

@@ -66,7 +66,12 @@ def _condition(statement: RowStatement) -> str:
 
 @contextmanager
 def open_rewrite(
-    session: SparkSession, topics: Topics, flush: Callable[[str], object], topic: Topic, statement: RowStatement
+    session: SparkSession,
+    topics: Topics,
+    manifests: ManifestCache,
+    flush: Callable[[str], object],
+    topic: Topic,
+    statement: RowStatement,
 ) -> Iterator[RowRewrite]:
     """The statement on the topic's snapshot, checked; it can be run inside the block."""
 
@@ -79,7 +84,14 @@ def open_rewrite(
 
     with ExitStack() as until:
         own = isolated(session)
-        yield RowRewrite(own, topic, statement, _check(own, topic, statement, provide, until), until)
+
+        def register(name: str, topic: Topic) -> DataFrame:
+            """The topic's rows as a view; without the columns that tell about files."""
+            frame = _rows(own, topic, manifests, until).select(*_columns(topic))
+            frame.createOrReplaceTempView(name)
+            return frame
+
+        yield RowRewrite(own, topic, statement, _check(own, topic, statement, provide, register), until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +145,20 @@ class RowRewrite:
 
 
 def _check(
-    session: SparkSession, topic: Topic, statement: RowStatement, provide: Callable[[str], Topic], until: ExitStack
+    session: SparkSession,
+    topic: Topic,
+    statement: RowStatement,
+    provide: Callable[[str], Topic],
+    register: Callable[[str, Topic], DataFrame],
 ) -> frozenset[tuple[str, str]]:
     """What the statement's subqueries read, registered in the session; an error if the statement cannot run."""
     for text in (_condition(statement), *(value for _, value in _assignments(statement))):
         check_expression(session, text)
     query = inspect(session, normalise_topics(where_sql(statement)))
-    frames = [_registered(session, ROWS, topic, until)]
+    frames = [register(ROWS, topic)]
     for name in sorted(query.relations - {ROWS}):
         try:
-            frames.append(_registered(session, name, provide(name), until))
+            frames.append(register(name, provide(name)))
         except TopicNotFound:
             if name not in query.ctes:
                 raise
@@ -157,18 +173,11 @@ def _check(
     return allowed
 
 
-def _registered(session: SparkSession, name: str, topic: Topic, until: ExitStack) -> DataFrame:
-    """The topic's rows as a view; without the columns that tell about files."""
-    frame = _rows(session, topic, until).select(*_columns(topic))
-    frame.createOrReplaceTempView(name)
-    return frame
-
-
-def _rows(session: SparkSession, topic: Topic, until: ExitStack) -> DataFrame:
+def _rows(session: SparkSession, topic: Topic, manifests: ManifestCache, until: ExitStack) -> DataFrame:
     try:
         if topic.snapshot_id is None:
             return session.read.table(f"{NAME}.{topic.table_name}")
-        return until.enter_context(read_now(session, topic.table_name, topic.table, topic.snapshot_id, ManifestCache()))
+        return until.enter_context(read_now(session, topic.table_name, topic.table, topic.snapshot_id, manifests))
     except Exception as failed:
         if "time fields" not in str(failed):
             raise

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import BASE, SIGN
 from headwater.views.analyse.scope import Opaque
-from headwater.views.deltas import KEY, WEIGHT, Clock, Differ, Keys, Leaf, Only
+from headwater.views.deltas import KEY, WEIGHT, Clock, Differ, Keys, Leaf, Only, net_rows
 from headwater.views.fold import state_rows
 from headwater.views.layout import Grouped, cut_keys, repeatable, top_aggregate, with_cut
 from headwater.views.relation import Aggregate, Analysed, Distinct, Filter, Project, Relation, Window, column
@@ -109,7 +109,7 @@ def untracked(view: Incremental, clock: Clock | None) -> str | None:
 
 def _why_not_append(view: Incremental) -> str:
     if view.layout.kind == "states":
-        return "rows left the sources, and MIN, MAX, sketches and sums of floats cannot give them back"
+        return "rows left the sources, and MIN, MAX, sketches and sums of floats or wide decimals cannot give them back"
     if _cheaper_by_keys(view.analysed.root):
         return "groups, partitions and distinct rows are computed as a whole"
     return "its values are not surely the same when they are computed again"
@@ -179,15 +179,16 @@ def _by_keys(view: Incremental, changed: Mapping[str, bool], clock: Clock | None
 
 def _retract(layout: Layout, keys: str) -> str:
     """Rows that take back what is there of the keys: the net of it, so that an often touched key stays small."""
-    names = ", ".join(_q(name) for name in layout.columns if name not in (SIGN, BASE))
+    names = [(name, name) for name in layout.columns if name not in (SIGN, BASE)]
     condition = " AND ".join(f"{_q(key)} <=> __k.{KEY}{place}" for place, key in enumerate(layout.keys))
     there = f"SELECT * FROM {_q(VIEW)} LEFT SEMI JOIN {_q(keys)} AS __k ON {condition}"
-    net = (
-        f"SELECT {names}, CAST(SUM({SIGN}) AS BIGINT) AS __net FROM ({there}) GROUP BY {names} HAVING SUM({SIGN}) <> 0"
-    )
-    made = {SIGN: f"CAST(-SIGN(__net) AS INT) AS {SIGN}", BASE: f"FALSE AS {BASE}"}
+    net = f"WITH __there AS ({there}) {net_rows('__there', names, SIGN, layout.identities)}"
+    made = {SIGN: f"CAST(-SIGN({WEIGHT}) AS INT) AS {SIGN}", BASE: f"FALSE AS {BASE}"}
     listed = ", ".join(made.get(name, _q(name)) for name in layout.columns)
-    return f"SELECT {listed} FROM ({net}) LATERAL VIEW EXPLODE(SEQUENCE(CAST(1 AS BIGINT), ABS(__net))) __n AS __n"
+    return (
+        f"SELECT {listed} FROM (SELECT * FROM ({net}) WHERE {WEIGHT} <> 0) "
+        f"LATERAL VIEW EXPLODE(SEQUENCE(CAST(1 AS BIGINT), ABS({WEIGHT}))) __n AS __n"
+    )
 
 
 def plan_recompute(view: Incremental, reason: str, clock: Clock | None = None) -> Recompute:

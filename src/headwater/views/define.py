@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from headwater.catalog.view_layout import Layout
-from headwater.catalog.views import STATES, Position, SourceColumns
+from headwater.catalog.views import BASE, SIGN, STATES, Position, SourceColumns
 from headwater.errors import InvalidSchema, InvalidStatement, TopicNotFound
 from headwater.spark.gate_spark import analyze, inspect, isolated, sources
 from headwater.types import ViewDefinition
 from headwater.views.analyse import Opaque, Open, analyse, parsed
 from headwater.views.analyse.functions import VOLATILE, contains_aggregate, function_name
 from headwater.views.analyse.select import Opened
-from headwater.views.change import Incremental, untracked
+from headwater.views.casts import column_type, compared_pairs, comparison_type, with_casts
+from headwater.views.change import Incremental, plan_recompute, untracked
 from headwater.views.deltas import Clock, Differ
 from headwater.views.fold import compacted, read_sql
 from headwater.views.layout import plan_layout
@@ -38,6 +39,8 @@ from headwater.views.relation import (
     Scan,
     Union,
     Window,
+    children,
+    column,
     columns_of,
     walk,
 )
@@ -47,6 +50,7 @@ from headwater.views.text import plain_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField
 
 EPOCH = "1970-01-01 00:00:00"
 
@@ -77,6 +81,8 @@ class Defined:
 
 def define(definition: ViewDefinition, found: Sources, session: SparkSession) -> Defined:
     """The view's layout and columns; InvalidStatement, TopicNotFound or InvalidSchema if it cannot be made."""
+    from headwater.storage.identity_spark import identities
+
     text = plain_query(definition.query)
     own = isolated(session)
     query = inspect(own, text)
@@ -97,14 +103,17 @@ def define(definition: ViewDefinition, found: Sources, session: SparkSession) ->
         # What * stands for, and so every name in the tree, depends on the columns: the layout is of those that stay.
         draft = _Draft(definition, columns, heads)
         analysed = draft.analysed(text)
-        typed = _types(own, analysed, draft)
-        _check_same(own, text, frame)
+        typed = _types(own, analysed) | _key_types(own, analysed)
+        analysed = with_casts(analysed, typed)
+        check_same(own, text, frame)
         layout = plan_layout(analysed, names, types, typed)
         layout = replace(layout, untracked=untracked(Incremental(analysed, layout, typed), Clock(EPOCH, EPOCH)))
     except Opaque as opaque:
         outputs = tuple((name, of, name) for name, of in zip(names, types, strict=True))
         layout, typed, columns = Layout("rows", outputs, opaque=opaque.reason), {}, every
-    physical = _physical(own, layout, draft, text, typed)
+    stored = _stored(own, layout, draft, text, typed, frame)
+    layout = replace(layout, identities=identities(each for each in stored if each.name not in (SIGN, BASE)))
+    physical = tuple((each.name, each.dataType.simpleString()) for each in stored)
     return Defined(definition, layout, typed, columns, heads, physical)
 
 
@@ -197,11 +206,14 @@ def _names(view: str, frame: DataFrame) -> list[str]:
     return names
 
 
-def _types(own: SparkSession, analysed: Analysed, draft: _Draft) -> dict[str, str]:
+def _types(own: SparkSession, analysed: Analysed) -> dict[str, str]:
     """Spark's types of aggregates, window functions and their arguments, by their SQL."""
     differ = Differ({}, Clock(EPOCH, EPOCH))
     found: dict[str, str] = {}
     for node in walk(analysed.root):
+        if isinstance(node, Aggregate) and node.keys:
+            keys = [(item.name, item.expr) for item in node.keys]
+            _refuse_maps(_schema_of(own, keys, differ.content(node.child, "new")))
         if not isinstance(node, Aggregate | Window):
             continue
         calls = [item.expr for item in (node.values if isinstance(node, Aggregate) else node.items)]
@@ -219,6 +231,46 @@ def _types(own: SparkSession, analysed: Analysed, draft: _Draft) -> dict[str, st
         arguments = [(key, e) for key, e in wanted.items() if key.startswith("argument of ")]
         found |= _schema_of(own, arguments, child)
     return found
+
+
+def _refuse_maps(keys: Mapping[str, str]) -> None:
+    """Opaque if a group's key holds a map: Spark groups by it, but compares it with no other, so no group is found."""
+    if any("map<" in of for of in keys.values()):
+        raise Opaque("it groups by a map, and two maps cannot be compared")
+
+
+def _key_types(own: SparkSession, analysed: Analysed) -> dict[str, str]:
+    """Spark's types of the columns that joins compare and unions unite, and the types in which it compares them."""
+    differ = Differ({}, Clock(EPOCH, EPOCH))
+    found: dict[str, str] = {}
+    for node in walk(analysed.root):
+        if isinstance(node, Union):
+            found |= _column_types(own, node.names, differ.content(node, "new"))
+            for child in node.children:
+                found |= _column_types(own, columns_made(child), differ.content(child, "new"))
+        elif pairs := compared_pairs(node):
+            inputs = " CROSS JOIN ".join(f"({differ.content(each, 'new')})" for each in children(node))
+            names = tuple(dict.fromkeys(name for pair in pairs for name in pair))
+            found |= _column_types(own, names, f"SELECT * FROM {inputs}")
+            for pair in pairs:
+                if found[column_type(pair[0])] != found[column_type(pair[1])]:
+                    found[comparison_type(pair)] = _compared_as(own, pair, inputs)
+    return found
+
+
+def _column_types(own: SparkSession, names: Sequence[str], rows: str) -> dict[str, str]:
+    types = _schema_of(own, [(column_type(name), column(name)) for name in names], rows)
+    return {entry: types[entry] for entry in map(column_type, names)}
+
+
+def _compared_as(own: SparkSession, pair: tuple[str, str], inputs: str) -> str:
+    """The type to which Spark casts two columns to compare them."""
+    left, right = (column(name).sql(dialect="spark") for name in pair)
+    try:
+        plan = own.sql(f"SELECT {left} = {right} AS same FROM {inputs}")._jdf.queryExecution().analyzed()
+    except Exception as failed:
+        raise Opaque("Spark does not understand the query when it is taken apart") from failed
+    return str(plan.expressions().head().child().left().dataType().simpleString())
 
 
 def _argument(call: exp.Expression) -> exp.Expression | None:
@@ -243,7 +295,7 @@ def _schema_of(own: SparkSession, exprs: Sequence[tuple[str, exp.Expression]], c
     return {key: field.dataType.simpleString() for (key, _), field in zip(exprs, schema.fields, strict=True)}
 
 
-def _check_same(own: SparkSession, text: str, frame: DataFrame) -> None:
+def check_same(own: SparkSession, text: str, frame: DataFrame) -> None:
     """Opaque unless the text that we write for the parsed query means to Spark what the user's text means."""
     again = parsed(text).transform(_spelled_as_spark_does).sql(dialect="spark")
     try:
@@ -261,8 +313,10 @@ def _normalised(frame: DataFrame) -> Any:
 
 _TYPED_LITERALS = {
     "DATE": "DATE",
+    "TIME": "TIME",
     "TIMESTAMP": "TIMESTAMP",
     "TIMESTAMPTZ": "TIMESTAMP",
+    "TIMESTAMPLTZ": "TIMESTAMP_LTZ",
     "TIMESTAMPNTZ": "TIMESTAMP_NTZ",
 }
 
@@ -336,18 +390,15 @@ def _names_in(node: Relation) -> set[str]:
             return set()
 
 
-def _physical(
-    own: SparkSession, layout: Layout, draft: _Draft, text: str, typed: Mapping[str, str]
-) -> tuple[tuple[str, str], ...]:
+def _stored(
+    own: SparkSession, layout: Layout, draft: _Draft, text: str, typed: Mapping[str, str], frame: DataFrame
+) -> list[StructField]:
     """The columns of the view's table with Spark's types: those of the rows that a recompute would write."""
-    from headwater.views.change import Incremental, plan_recompute
-
     if layout.opaque is not None:
-        return (*((name, of) for name, of, _ in layout.outputs), ("__weight", "int"), ("__base", "boolean"))
-    view = Incremental(draft.analysed(text), layout, typed)
+        return list(frame.selectExpr("*", f"1 AS {SIGN}", f"TRUE AS {BASE}").schema.fields)
+    view = Incremental(with_casts(draft.analysed(text), typed), layout, typed)
     plan = plan_recompute(view, "", Clock(EPOCH, EPOCH))
-    schema = own.sql(plan.sql).schema
-    return tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
+    return list(own.sql(plan.sql).schema.fields)
 
 
 def properties_of(defined: Defined, position: Position) -> dict[str, object]:

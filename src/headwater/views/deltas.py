@@ -23,6 +23,7 @@ from sqlglot import exp
 from headwater.views.analyse.conditions import equality
 from headwater.views.analyse.functions import uses_clock
 from headwater.views.analyse.scope import Opaque
+from headwater.views.casts import cast_column
 from headwater.views.relation import (
     Aggregate,
     Distinct,
@@ -62,13 +63,17 @@ class Prune:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A version of a table that the SQL reads under `name`."""
+    """A version of a table that the SQL reads under `name`.
+
+    `casts` are columns that are restricted by keys of another type, to which they are cast: they skip no file.
+    """
 
     name: str
     table: str
     version: Version
     columns: tuple[str, ...]
     prunes: tuple[Prune, ...] = ()
+    casts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,31 +179,40 @@ class Differ:
                 return self._semi(self.content(node, when), only)
 
     def _scan(self, node: Scan, when: When, only: Only | None = None) -> str:
-        prunes = []
+        prunes, casts = [], []
         table_column = dict(node.columns)
         for place, expr in only.exprs if only else ():
             name = column_name(expr)
             if name in table_column:
                 prunes.append(Prune(table_column[name], only.keys, place))  # type: ignore[union-attr]
+            elif (cast := cast_column(expr)) is not None and cast[0] in table_column:
+                casts.append((table_column[cast[0]], cast[1]))
         version: When = when if node.table in self._changed else "new"
-        leaf = self._leaf(node, version, tuple(prunes))
+        leaf = self._leaf(node, version, tuple(prunes), tuple(casts))
         names = ", ".join(f"{_q(name)} AS {_q(tree)}" for tree, name in node.columns)
         if node.weight is None:
             return f"SELECT {names} FROM {_q(leaf)}"
         trees = ", ".join(_q(tree) for tree, _ in node.columns)
-        summed = f"SELECT {names}, CAST(SUM({_q(node.weight)}) AS BIGINT) AS {WEIGHT} FROM {_q(leaf)} GROUP BY ALL"
+        net = net_rows(leaf, node.columns, node.weight, node.identities)
         return (
-            f"SELECT {trees} FROM (SELECT * FROM ({summed}) WHERE {WEIGHT} > 0) "
+            f"SELECT {trees} FROM (SELECT * FROM ({net}) WHERE {WEIGHT} > 0) "
             f"LATERAL VIEW EXPLODE(SEQUENCE(CAST(1 AS BIGINT), {WEIGHT})) __n AS __n"
         )
 
-    def _leaf(self, node: Scan, version: Version, prunes: tuple[Prune, ...] = ()) -> str:
+    def _leaf(
+        self,
+        node: Scan,
+        version: Version,
+        prunes: tuple[Prune, ...] = (),
+        casts: tuple[tuple[str, str], ...] = (),
+    ) -> str:
         wanted = tuple(name for _, name in node.columns) + ((node.weight,) if node.weight else ())
         suffix = "".join(f"__{prune.keys}_{prune.column}" for prune in prunes)
         name = self._names(node, version) + suffix
         if (held := self.leaves.get(name)) is not None:
             wanted = tuple(dict.fromkeys((*held.columns, *wanted)))
-        self.leaves[name] = Leaf(name, node.table, version, wanted, prunes)
+            casts = tuple(dict.fromkeys((*held.casts, *casts)))
+        self.leaves[name] = Leaf(name, node.table, version, wanted, prunes, casts)
         return name
 
     def _semi(self, sql: str, only: Only | None) -> str:
@@ -507,6 +521,28 @@ class _Hints:
                 keys = self._differ.new_keys(sql, 1, hint=True)
                 return Only(((0, column(right)),), keys, hint=True)
         return None
+
+
+def net_rows(
+    table: str,
+    names: Sequence[tuple[str, str]],
+    weight: str,
+    identities: Iterable[tuple[str, tuple[str, ...]]],
+) -> str:
+    """SQL for each different row of a table once, with the sum of its weights as `__w`.
+
+    `names` are the columns as (name made, name in the table).
+    """
+    other = dict(identities)
+    shown: list[str] = []
+    keys: list[str] = []
+    for made, name in names:
+        keys += other.get(name, (_q(name),))
+        # All values of a group are the same here, whichever of them is taken.
+        taken = f"{'MAX' if len(other[name]) > 1 else 'ANY_VALUE'}({_q(name)})" if name in other else _q(name)
+        shown.append(f"{taken} AS {_q(made)}")
+    listed = ", ".join([*shown, f"CAST(SUM({_q(weight)}) AS BIGINT) AS {WEIGHT}"])
+    return f"SELECT {listed} FROM {_q(table)} GROUP BY {', '.join(keys)}"
 
 
 def _only(keys: str, exprs: Sequence[exp.Expression]) -> Only:

@@ -7,15 +7,17 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from headwater.catalog.kept import DamagedTable
+from headwater.catalog.metadata import summary_count
 from headwater.catalog.progress import progress_of
 from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import S_METHOD, View, Views
-from headwater.errors import InvalidInput, QueryCancelled, ViewBroken
+from headwater.errors import Corrupt, InvalidInput, QueryCancelled, ViewBroken
 from headwater.sql.schema_text import parse_type, render_type
 from headwater.sql.view_options import render_view_options
 from headwater.storage.scan import ManifestCache
 from headwater.topics.log import Log
-from headwater.types import VIEWS, TableName
+from headwater.types import VIEWS, TableName, id_text
 from headwater.views.explain import describe_view
 from headwater.views.history import Attempt, History, consumed
 from headwater.views.lag import Lag, lags, tail_rows
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from headwater.views.refresh import Refreshed
     from headwater.views.verify import Verified
 
-Status = Literal["fresh", "behind", "broken", "failing"]
+Status = Literal["fresh", "behind", "broken", "failing", "damaged"]
 
 
 class ViewReader:
@@ -52,7 +54,15 @@ class ViewReader:
     def summaries(self) -> list[dict[str, Any]]:
         """One line about each view: `SHOW MATERIALIZED VIEWS`."""
         newest = self._history.newest()
-        return [self._summary(view, newest.get(view.name), *self._behind(view)) for view in self._views.all()]
+        found, damaged = self._views.survey()
+        lines = [self._line(view, newest.get(view.name)) for view in found]
+        return sorted([*lines, *map(_damaged_summary, damaged)], key=lambda line: str(line["view"]))
+
+    def _line(self, view: View, newest: Attempt | None) -> dict[str, Any]:
+        try:
+            return self._summary(view, newest, *self._behind(view))
+        except Corrupt as error:  # of a source, or of the manifests that tell how far the view is behind
+            return {**self._summary(view, newest, {}, ()), "status": "broken", "lag_rows": None, "error": str(error)}
 
     def description(self, name: str) -> dict[str, Any]:
         """Everything about a view: `DESCRIBE MATERIALIZED VIEW`."""
@@ -71,9 +81,8 @@ class ViewReader:
             **describe_view(layout, options),
             **_streamed(view, layout),
             **_totals(view, "files", "bytes"),
-            "snapshot": view.snapshot_id,
+            "snapshot": id_text(view.snapshot_id),
             "next_due": told_at(_next_due(view, newest)),
-            "error": newest.error if newest is not None and newest.outcome == "failed" else None,
             "location": view.table.location(),
             "metadata": view.table.metadata_location,
         }
@@ -87,7 +96,8 @@ class ViewReader:
             {
                 **asdict(attempt),
                 "started_at": told_at(attempt.started_at),
-                "sources": [asdict(each) for each in attempt.sources],
+                "sources": [each.describe() for each in attempt.sources],
+                "snapshot": id_text(attempt.snapshot),
                 "seconds": None if attempt.seconds is None else round(attempt.seconds, 3),
             }
             for attempt in newest
@@ -99,9 +109,15 @@ class ViewReader:
         return [
             (view.name, lag, lag.seconds(now))
             for view in self._views.all()
-            for lag in self._behind(view)[1]
+            for lag in self._readable_lags(view)
             if not lag.gone
         ]
+
+    def _readable_lags(self, view: View) -> tuple[Lag, ...]:
+        try:
+            return self._behind(view)[1]
+        except Corrupt:  # `SHOW MATERIALIZED VIEWS` says which file is damaged
+            return ()
 
     def waiting(self, topics: Sequence[TableName]) -> dict[str, int]:
         """Records in the log of these topics, where there are any."""
@@ -125,6 +141,7 @@ class ViewReader:
             "lag_rows": sum(lag.rows for lag in behind),
             "last_refresh": told_at(_last_refresh(view, newest)),
             "description": options.description,
+            "error": newest.error if newest is not None and newest.outcome == "failed" else None,
         }
 
     def _source(self, lag: Lag) -> dict[str, Any]:
@@ -132,12 +149,18 @@ class ViewReader:
             "source": lag.source.name,
             "kind": "view" if lag.source.namespace == VIEWS else "topic",
             "exists": not lag.gone,
-            "snapshot": lag.consumed,
-            "head": lag.head,
+            "snapshot": id_text(lag.consumed),
+            "head": id_text(lag.head),
             "lag_rows": lag.rows,
             "lag_bytes": lag.bytes,
             "lag_seconds": round(lag.seconds(self._now()), 3),
         }
+
+
+def _damaged_summary(damaged: DamagedTable) -> dict[str, Any]:
+    """The line about a view that cannot be read."""
+    unknown = dict.fromkeys(("mode", "method", "rows", "lag_rows", "last_refresh"))
+    return {"view": damaged.name, **unknown, "status": "damaged", "description": "", "error": str(damaged.error)}
 
 
 def _status(view: View, newest: Attempt | None, heads: Mapping[TableName, Head], behind: Sequence[Lag]) -> Status:
@@ -173,9 +196,8 @@ def _next_due(view: View, newest: Attempt | None) -> datetime | None:
 
 def _totals(view: View, *wanted: str) -> dict[str, int]:
     snapshot = view.table.metadata.current_snapshot()
-    totals = snapshot.summary if snapshot is not None else None
     keys = {"rows": "total-records", "files": "total-data-files", "bytes": "total-files-size"}
-    return {name: int(totals[keys[name]] or 0) if totals is not None else 0 for name in wanted}
+    return {name: summary_count(snapshot, keys[name]) for name in wanted}
 
 
 def _type(of: str) -> str:
@@ -205,13 +227,13 @@ def refreshed(done: Refreshed) -> dict[str, Any]:
         "view": done.view,
         "method": done.method,
         "reason": done.reason,
-        "sources": [asdict(each) for each in consumed(done.sources)],
+        "sources": [each.describe() for each in consumed(done.sources)],
         "rows_read": done.rows_read,
         "rows_written": done.rows_written,
         "files": done.files,
         "bytes": done.bytes,
         "seconds": round(done.seconds, 3),
-        "snapshot": done.snapshot_id,
+        "snapshot": id_text(done.snapshot_id),
     }
 
 
@@ -228,7 +250,7 @@ def verified(outcome: Verified) -> dict[str, Any]:
         "late": 0,
         "sample": outcome.sample,
         "seconds": round(outcome.seconds, 3),
-        "snapshot": outcome.snapshot_id,
+        "snapshot": id_text(outcome.snapshot_id),
     }
 
 
@@ -243,5 +265,5 @@ def compacted(done: Compacted) -> dict[str, Any]:
         "bytes_before": done.bytes_before,
         "bytes_after": done.bytes_after,
         "seconds": round(done.seconds, 3),
-        "snapshot": done.snapshot_id,
+        "snapshot": id_text(done.snapshot_id),
     }

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headwater.catalog.view_layout import Layout, StateColumns
-from headwater.types import ViewOptions
+from headwater.types import ViewOptions, id_text
 from headwater.views.change import AppendDelta, Recompute, RecomputeKeys, Skip
 from headwater.views.define import Defined
 from headwater.views.deltas import Leaf
@@ -33,7 +33,7 @@ def describe(plan: RefreshPlan) -> dict[str, Any]:
         "method": plan.method,
         "rule": change.rule if isinstance(change, AppendDelta | RecomputeKeys) else None,
         "reason": plan.chosen,
-        "snapshot": plan.base,
+        "snapshot": id_text(plan.base),
         "sources": [_describe_source(each) for each in plan.ranges],
         "keys": [{"name": keys.name, "sql": keys.sql, "hint": keys.hint} for keys in reads.keys] if reads else [],
         "reads": [_describe_leaf(leaf) for leaf in reads.leaves] if reads else [],
@@ -47,8 +47,8 @@ def _describe_source(each: SourceRange) -> dict[str, Any]:
     added, removed = (each.changes.added, each.changes.removed) if each.changes is not None else ((), ())
     return {
         "source": each.head.name,
-        "start": each.start,
-        "end": each.end,
+        "start": id_text(each.start),
+        "end": id_text(each.end),
         "known": each.changes is not None,
         "rows_added": sum(file.record_count for file in added),
         "rows_removed": sum(file.record_count for file in removed),
@@ -64,6 +64,7 @@ def _describe_leaf(leaf: Leaf) -> dict[str, Any]:
         "version": leaf.version,
         "columns": list(dict.fromkeys(leaf.columns)),
         "pruned_by": [{"column": prune.column, "keys": prune.keys} for prune in leaf.prunes],
+        "compared_as": [{"column": column, "type": of} for column, of in leaf.casts],
     }
 
 
@@ -119,6 +120,8 @@ def _counted(number: int, noun: str) -> str:
 def _render_leaf(leaf: dict[str, Any]) -> str:
     pruned = ", ".join(f"{each['column']} in {each['keys']}" for each in leaf["pruned_by"])
     only = f", only where {pruned}" if pruned else ""
+    for each in leaf["compared_as"]:
+        only += f"; {each['column']} is compared as {each['type']}, so no file is skipped by it"
     return f"read {leaf['table']}, {_VERSIONS[leaf['version']]}: {', '.join(leaf['columns']) or 'no column'}{only}"
 
 

@@ -10,7 +10,7 @@ from headwater.catalog.view_layout import EPOCH, PART, ROWS, Layout, StateColumn
 from headwater.catalog.views import BASE, SIGN
 from headwater.views.analyse.common import parse as _parse
 from headwater.views.analyse.scope import Opaque
-from headwater.views.deltas import WEIGHT, Differ
+from headwater.views.deltas import WEIGHT, Differ, net_rows
 from headwater.views.layout import Grouped
 from headwater.views.relation import (
     Aggregate,
@@ -106,10 +106,10 @@ def _latest(layout: Layout, table: str) -> str:
 def _compacted_rows(layout: Layout, table: str, base: bool) -> str:
     kept = [name for name in layout.columns if name not in (SIGN, BASE)]
     names = ", ".join(_q(name) for name in kept)
-    summed = f"SELECT {names}, CAST(SUM({SIGN}) AS BIGINT) AS {WEIGHT} FROM {_q(table)} GROUP BY ALL"
+    net = net_rows(table, [(name, name) for name in kept], SIGN, layout.identities)
     return (
         f"SELECT {names}, CAST(SIGN({WEIGHT}) AS INT) AS {SIGN}, {str(base).upper()} AS {BASE} "
-        f"FROM (SELECT * FROM ({summed}) WHERE {WEIGHT} <> 0) "
+        f"FROM (SELECT * FROM ({net}) WHERE {WEIGHT} <> 0) "
         f"LATERAL VIEW EXPLODE(SEQUENCE(CAST(1 AS BIGINT), ABS({WEIGHT}))) __n AS __n"
     )
 
@@ -272,7 +272,8 @@ def _final(state: StateColumns, alias: str, number: int) -> exp.Expression:
 
 
 def _scan(layout: Layout, table: str, alias: str, weight: str | None) -> Scan:
-    return Scan(table, alias, tuple((f"{alias}.{n}", n) for n in layout.columns if n not in (SIGN, BASE)), weight)
+    pairs = tuple((f"{alias}.{n}", n) for n in layout.columns if n not in (SIGN, BASE))
+    return Scan(table, alias, pairs, weight, layout.identities)
 
 
 def _same(names: Sequence[str], alias: str) -> tuple[Item, ...]:

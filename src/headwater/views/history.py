@@ -19,10 +19,12 @@ from sqlalchemy import BigInteger, Column, DateTime, Float, Integer, String, Tab
 from sqlalchemy.exc import DBAPIError
 from ulid import ULID
 
+from headwater.catalog.metadata import summary_count
 from headwater.catalog.views import S_METHOD, Position, View
 from headwater.errors import HeadwaterError
 from headwater.state.leases import metadata, open_state
 from headwater.state.sqlite import storage_error
+from headwater.types import id_text
 from headwater.views.change import AppendDelta, RecomputeKeys
 
 if TYPE_CHECKING:
@@ -67,6 +69,9 @@ class Consumed:
     start: int | None
     end: int | None
     rows: int | None = None
+
+    def describe(self) -> dict[str, Any]:
+        return {"source": self.source, "start": id_text(self.start), "end": id_text(self.end), "rows": self.rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,6 @@ def unrecorded(view: View, recorded: set[int]) -> list[Attempt]:
 
 def _told_by(view: View, snapshot: Snapshot, parent: Snapshot | None) -> Attempt:
     after, before = view.position_at(snapshot), view.position_at(parent) if parent is not None else Position({})
-    summary = snapshot.summary
     return Attempt(
         f"snapshot-{snapshot.snapshot_id}",
         view.name,
@@ -160,9 +164,9 @@ def _told_by(view: View, snapshot: Snapshot, parent: Snapshot | None) -> Attempt
         method=_method(snapshot),
         reason=LOST,
         sources=tuple(Consumed(at.name, before.snapshots.get(at), end) for at, end in after.snapshots.items()),
-        rows_written=int((summary and summary["added-records"]) or 0),
-        files=int((summary and summary["added-data-files"]) or 0),
-        bytes=int((summary and summary["added-files-size"]) or 0),
+        rows_written=summary_count(snapshot, "added-records"),
+        files=summary_count(snapshot, "added-data-files"),
+        bytes=summary_count(snapshot, "added-files-size"),
         snapshot=snapshot.snapshot_id,
     )
 

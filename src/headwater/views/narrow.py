@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -37,7 +38,7 @@ def _narrow(node: Relation, wanted: set[str]) -> Relation:
     match node:
         case Scan():
             kept = tuple(pair for pair in node.columns if pair[0] in wanted)
-            return Scan(node.table, node.alias, kept or node.columns[:1], node.weight)
+            return replace(node, columns=kept or node.columns[:1])
         case Filter():
             return Filter(_narrow(node.child, wanted | columns_of(node.condition)), node.condition)
         case Project():

@@ -11,13 +11,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from headwater.catalog.view_layout import Layout
+from headwater.catalog.view_layout import LAYOUT_VERSION, Layout, layout_version
 from headwater.catalog.views import BASE, SIGN, Position, SourceColumns, View
 from headwater.errors import SnapshotGone, ViewBroken, ViewNotIncremental
 from headwater.storage.changes import Changes, between
 from headwater.storage.scan import ManifestCache
 from headwater.types import RefreshMethod, TableName, ViewDefinition
 from headwater.views.analyse import Opaque, Open, analyse, open_tables
+from headwater.views.casts import with_casts
 from headwater.views.change import (
     AppendDelta,
     ChangePlan,
@@ -37,6 +38,9 @@ from headwater.views.text import plain_query
 
 CHEAPER = 1.0
 """A refresh that would read more than this share of what a recompute reads is not worth being incremental."""
+
+_WIDE_SUMS = tuple(f"AS decimal(38,{scale}))" for scale in range(39))
+"""How the sums of decimals end that have more digits than Spark negates exactly."""
 
 NO_TAILS: Mapping[TableName, pa.Table] = {}
 
@@ -84,6 +88,11 @@ class RefreshPlan:
         return sum(each.changes.rows for each in self.ranges if each.changes is not None)
 
     @property
+    def rebuilds(self) -> bool:
+        """Whether an earlier version built the view: a recompute then chooses its layout again, as CREATE does."""
+        return isinstance(self.change, Recompute) and is_outdated(self.view)
+
+    @property
     def method(self) -> str:
         match self.change:
             case Skip():
@@ -116,7 +125,7 @@ def plan_refresh(
     ranges = tuple(replace(each, tail=tails.get(each.head.table_name)) for each in ranges)
     position = Position({r.head.table_name: r.end for r in ranges}, {r.head.table_name: r.head.id for r in ranges}, now)
     query = taken_apart(view, ranges)
-    anew = lost or ("REFRESH ... FULL asks for it" if full else None)
+    anew = lost or ("REFRESH ... FULL asks for it" if full else _inexact_sums(view))
     change, chosen = _change(view, query, ranges, Clock(old.now or now, now), wanted, anew)
     full_rows = sum(each.head.rows(each.end) for each in ranges)
     rows = _rows(change, ranges)
@@ -194,7 +203,7 @@ def _change(
         change: ChangePlan = _recompute(view, query, query.reason, clock)
     else:
         change = plan_change(query, changed, clock if _uses_clock(query) else None)
-    if isinstance(change, Recompute) and method == "incremental":
+    if isinstance(change, Recompute) and method == "incremental" and not is_outdated(view):
         raise ViewNotIncremental(
             f'materialized view "{view.name}" cannot refresh incrementally',
             detail=f"{change.reason[:1].upper()}{change.reason[1:]}.",
@@ -235,8 +244,23 @@ def drafted(defined: Draft, ranges: Sequence[SourceRange], now: str) -> Recomput
     if defined.layout.opaque is not None:
         return _recompute_text(defined.definition.query, defined.layout, defined.sources, reason)
     analysed = analyse(plain_query(defined.definition.query), lambda required: opener(defined, ranges, required))
-    query = Incremental(analysed, defined.layout, defined.types)
+    query = Incremental(with_casts(analysed, defined.types), defined.layout, defined.types)
     return plan_recompute(query, reason, Clock(now, now) if _uses_clock(query) else None)
+
+
+def is_outdated(view: View) -> bool:
+    """Whether an earlier version of Headwater chose how the view is stored."""
+    return layout_version(view.layout) < LAYOUT_VERSION
+
+
+def _inexact_sums(view: View) -> str | None:
+    """Why a view of layout 1 must not be followed: its sums may be wrong once rows leave, and may be so already."""
+    if not is_outdated(view):
+        return None
+    sums = [state.final for state in Layout.from_json(view.layout).states if state.suffixes == ("s", "n")]
+    if any("/" not in final and final.endswith(("AS bigint)", *_WIDE_SUMS)) for final in sums):
+        return "an earlier version of Headwater built it, whose sums are not exact when rows are deleted"
+    return None
 
 
 def _uses_clock(query: Incremental) -> bool:
@@ -250,9 +274,9 @@ def taken_apart(view: View, ranges: Sequence[SourceRange]) -> Incremental | Opaq
         return Opaque(layout.opaque)
     try:
         analysed = analyse(plain_query(view.definition.query), lambda required: opener(view, ranges, required))
+        return Incremental(with_casts(analysed, view.types), layout, view.types)
     except Opaque as opaque:
         return opaque
-    return Incremental(analysed, layout, view.types)
 
 
 class Reading(Protocol):

@@ -1,10 +1,12 @@
-"""Which files of a table can hold rows with certain keys: by the files' statistics, value by value."""
+"""Which files of a table can hold rows with certain keys: by the files' statistics, value by value.
+
+Keys are compared with statistics only where both are of one type. Keys of another type skip nothing.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -21,9 +23,11 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
     Or,
 )
+from pyiceberg.expressions.literals import DateLiteral, TimestampLiteral
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import (
     DateType,
+    IcebergType,
     IntegerType,
     LongType,
     NestedField,
@@ -36,7 +40,7 @@ from pyiceberg.types import (
 FEW = 100
 """Keys up to which a filter names each of them."""
 
-_COMPARABLE = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, StringType)
+_INTEGER_LIMIT = 2**31
 
 
 class KeySet:
@@ -45,28 +49,36 @@ class KeySet:
     def __init__(self, values: pa.ChunkedArray, column: NestedField) -> None:
         self.column = column
         self.has_null = values.null_count > 0
-        self.usable = isinstance(column.field_type, _COMPARABLE)
-        plain = pc.unique(pc.drop_null(values)) if self.usable else pa.array([], pa.null())
-        self._values: list[Any] = sorted(_raw(plain)) if self.usable else []
+        self.usable = is_comparable(values.type, column.field_type)
+        found = _raw(pc.unique(pc.drop_null(values))) if self.usable else []
+        if isinstance(column.field_type, IntegerType):  # keys may be of the wider type; no row has those beyond
+            found = [value for value in found if -_INTEGER_LIMIT <= value < _INTEGER_LIMIT]
+        self._values: list[Any] = sorted(found)
 
     @property
     def row_filter(self) -> BooleanExpression:
         """A condition that holds for every row with one of the keys."""
         if not self.usable:
             return AlwaysTrue()
-        name, values = self.column.name, [_literal(value, self.column) for value in self._bounds()]
+        name = self.column.name
         if not self._values:
             return _made(IsNull, name) if self.has_null else AlwaysFalse()
-        if len(self._values) <= FEW and not isinstance(
-            self.column.field_type, DateType | TimestampType | TimestamptzType
-        ):
-            found: BooleanExpression = _made(In, name, self._values)
+        if len(self._values) <= FEW:
+            found: BooleanExpression = _made(In, name, [self._literal(value) for value in self._values])
         else:
-            found = And(_made(GreaterThanOrEqual, name, values[0]), _made(LessThanOrEqual, name, values[1]))
+            low, high = self._literal(self._values[0]), self._literal(self._values[-1])
+            found = And(_made(GreaterThanOrEqual, name, low), _made(LessThanOrEqual, name, high))
         return Or(found, _made(IsNull, name)) if self.has_null else found
 
-    def _bounds(self) -> list[Any]:
-        return [self._values[0], self._values[-1]] if self._values else []
+    def _literal(self, value: Any) -> Any:
+        """The value for a filter. Days and microseconds stay numbers: Python has no dates beyond the year 9999."""
+        match self.column.field_type:
+            case DateType():
+                return DateLiteral(value)
+            case TimestampType() | TimestamptzType():
+                return TimestampLiteral(value)
+            case _:
+                return value
 
     def files(self, files: Sequence[DataFile]) -> list[DataFile]:
         """The files that may hold a row with one of the keys."""
@@ -87,6 +99,23 @@ class KeySet:
         return place < len(self._values) and self._values[place] <= high
 
 
+def is_comparable(keys: pa.DataType, column: IcebergType) -> bool:
+    """Whether keys of one type equal values of a column exactly where their raw values do."""
+    match column:
+        case IntegerType() | LongType():
+            return bool(pa.types.is_signed_integer(keys))
+        case DateType():
+            return bool(pa.types.is_date32(keys))
+        case TimestampType():
+            return bool(pa.types.is_timestamp(keys)) and keys.tz is None
+        case TimestamptzType():
+            return bool(pa.types.is_timestamp(keys)) and keys.tz is not None
+        case StringType():
+            return bool(pa.types.is_string(keys) or pa.types.is_large_string(keys))
+        case _:
+            return False
+
+
 def _made(kind: Any, *arguments: Any) -> BooleanExpression:
     """A predicate; PyIceberg's own annotations do not know the short form of its constructors."""
     found: BooleanExpression = kind(*arguments)
@@ -100,14 +129,3 @@ def _raw(values: pa.Array) -> list[Any]:
     if pa.types.is_date(values.type):
         return list(values.cast(pa.int32()).to_pylist())
     return list(values.to_pylist())
-
-
-def _literal(value: Any, column: NestedField) -> Any:
-    match column.field_type:
-        case TimestampType() | TimestamptzType():
-            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
-            return moment if isinstance(column.field_type, TimestamptzType) else moment.replace(tzinfo=None)
-        case DateType():
-            return date(1970, 1, 1) + timedelta(days=value)
-        case _:
-            return value

@@ -31,7 +31,9 @@ from headwater.spark.arrow_spark import query_folder, to_spark
 from headwater.spark.gate_spark import isolated
 from headwater.spark.jobs import query_errors
 from headwater.storage.changes import Changes
+from headwater.storage.checksums import decoding
 from headwater.storage.commit import Change, Committed, commit
+from headwater.storage.identity_spark import identities
 from headwater.storage.read_spark import read_files, read_snapshot
 from headwater.storage.scan import ManifestCache, plan_scan
 from headwater.storage.schemas import arrow_field
@@ -40,7 +42,7 @@ from headwater.storage.write_spark import write_frame
 from headwater.storage.writer import Target, local_path
 from headwater.types import TableName
 from headwater.views.change import VIEW, AppendDelta, Reads, Recompute, RecomputeKeys, Skip
-from headwater.views.deltas import KEY, WEIGHT, Keys, Leaf
+from headwater.views.deltas import KEY, WEIGHT, Keys, Leaf, net_rows
 from headwater.views.plan import RefreshPlan, SourceRange
 from headwater.views.prune import KeySet
 from headwater.views.sources import Head
@@ -252,9 +254,10 @@ class Workspace:
         parts = []
         for file in (*changes.added, *changes.removed):
             path = local_path(file.file_path)
-            if not _has_as_they_are(pq.read_schema(path), columns, schema):
-                return None
-            parts.append(pq.read_table(path, columns=list(columns), page_checksum_verification=True))
+            with decoding(path):
+                if not _has_as_they_are(pq.read_schema(path), columns, schema):
+                    return None
+                parts.append(pq.read_table(path, columns=list(columns), page_checksum_verification=True))
         named = [f"{KEY}{place}" for place in range(keys.width)]
         rows = pa.concat_tables(parts).rename_columns(named)
         return rows.group_by(named).aggregate([])
@@ -285,44 +288,53 @@ class Workspace:
 
     def _frame(self, leaf: Leaf) -> DataFrame:
         source = self._ranges[leaf.table]
-        frame = self._delta(source, leaf) if leaf.version == "delta" else self._version(source, leaf)
-        head = source.head
+        head, is_delta = source.head, leaf.version == "delta"
+        stored = self._delta(source, leaf) if is_delta else self._version(source, leaf)
+        columns = list(dict.fromkeys(leaf.columns))
+        names = [f"`{name}`" for name in columns]
+        weighted = [*names, f"1 AS {WEIGHT}"] if is_delta else names
+        if source.tail is not None and source.tail.num_rows and leaf.version != "old":
+            self.rows_read += source.tail.num_rows
+            tail = self._shown(source.tail.select(columns)).selectExpr(*weighted)
+            # Rows are not united with a relation that Spark knows to be empty: its optimiser then loses the columns
+            # that a correlated subquery refers to.
+            return tail if stored is None else stored.select(*names, *([WEIGHT] if is_delta else ())).unionAll(tail)
+        if stored is None:
+            stored = self._read(head.table_name, ()).selectExpr("*", *([f"1 AS {WEIGHT}"] if is_delta else ()))
         if head.view is not None and leaf.name == leaf.table:  # a query that was not taken apart reads the view itself
-            frame.createOrReplaceTempView(STATES)
-            frame = self.session.sql(head.view.read)
+            stored.createOrReplaceTempView(STATES)
+            rows = self.session.sql(head.view.read)
             self.session.catalog.dropTempView(STATES)
-            return frame
-        extra = [WEIGHT] if leaf.version == "delta" else []
-        names = [f"`{name}`" for name in dict.fromkeys(leaf.columns)]
-        rows = frame.select(*names, *extra)
-        if source.tail is None or not source.tail.num_rows or leaf.version == "old":
             return rows
-        self.rows_read += source.tail.num_rows
-        tail = self._shown(source.tail.select(list(dict.fromkeys(leaf.columns))))
-        return rows.unionAll(tail.selectExpr(*names, f"1 AS {WEIGHT}") if extra else tail.select(*names))
+        return stored.select(*names, *([WEIGHT] if is_delta else ()))
 
-    def _delta(self, source: SourceRange, leaf: Leaf) -> DataFrame:
+    def _delta(self, source: SourceRange, leaf: Leaf) -> DataFrame | None:
+        """The weighted rows of the changed files; None if there are none."""
         changes = source.changes or Changes((), ())
+        if not changes.added and not changes.removed:
+            return None
         self.rows_read += changes.rows
         name = source.head.table_name
-        names = [f"`{column}`" for column in dict.fromkeys(leaf.columns)]
+        columns = list(dict.fromkeys(leaf.columns))
+        names = [f"`{column}`" for column in columns]
         added = self._read(name, changes.added).selectExpr(*names, f"1 AS {WEIGHT}")
         if not changes.removed:
             return added
         both = added.unionAll(self._read(name, changes.removed).selectExpr(*names, f"-1 AS {WEIGHT}"))
         both.createOrReplaceTempView("`__both`")
         # Rows that were only copied from file to file cancel here, before they cost anything.
-        listed = ", ".join(names)
+        net = net_rows("__both", [(each, each) for each in columns], WEIGHT, identities(added.select(*names).schema))
         return self.session.sql(
-            f"SELECT {listed}, CAST(SIGN({WEIGHT}) AS INT) AS {WEIGHT} FROM ("
-            f"SELECT {listed}, SUM({WEIGHT}) AS {WEIGHT} FROM `__both` GROUP BY ALL HAVING SUM({WEIGHT}) <> 0) "
+            f"SELECT {', '.join(names)}, CAST(SIGN({WEIGHT}) AS INT) AS {WEIGHT} "
+            f"FROM (SELECT * FROM ({net}) WHERE {WEIGHT} <> 0) "
             f"LATERAL VIEW EXPLODE(SEQUENCE(CAST(1 AS BIGINT), ABS({WEIGHT}))) __n AS __n"
         )
 
-    def _version(self, source: SourceRange, leaf: Leaf) -> DataFrame:
+    def _version(self, source: SourceRange, leaf: Leaf) -> DataFrame | None:
+        """The rows of one version of a table; None if no file has any."""
         snapshot_id = source.end if leaf.version == "new" else source.start
         if snapshot_id is None:
-            return self._read(source.head.table_name, ())
+            return None
         pruning = [prune for prune in leaf.prunes if self._keys.get(prune.keys) is not None]
         if not pruning and _is_current_schema(source.head, snapshot_id):
             self.rows_read += source.head.rows(snapshot_id)
@@ -334,7 +346,7 @@ class Workspace:
             found = KeySet(keys.column(prune.position), source.head.table.schema().find_field(prune.column))
             files, condition = found.files(files), And(condition, found.row_filter)  # type: ignore[assignment]
         self.rows_read += sum(file.record_count for file in files)
-        return self._read(source.head.table_name, files, condition)
+        return self._read(source.head.table_name, files, condition) if files else None
 
     def _files(self, leaf: Leaf) -> Sequence[DataFile]:
         source = self._ranges[leaf.table]

@@ -31,12 +31,16 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A table: `columns` are (name in the tree, name in the table). `weight` names a column of signed multiplicity."""
+    """A table: `columns` are (name in the tree, name in the table). `weight` names a column of signed multiplicity.
+
+    `identities` are columns of the table that are grouped by other SQL than themselves.
+    """
 
     table: str
     alias: str
     columns: tuple[tuple[str, str], ...]
     weight: str | None = None
+    identities: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

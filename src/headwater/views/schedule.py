@@ -129,23 +129,26 @@ def _wanted(scene: Scene, name: str, moved: str | None, now: float) -> tuple[str
     match view.options.mode:
         case "immediate" if moved is not None:
             return moved, "immediate"
-        case "periodic" if now >= next_start(view, scene.standing(name)):
+        case "periodic" if now >= next_start(view, scene.standing(name), now):
             why = moved or ("time has passed" if view.clock else None)
             return None if why is None else (why, "schedule")
         case _:
             return None
 
 
-def next_start(view: Watched, standing: Standing) -> float:
-    """When a periodic view is to be refreshed again; one that failed, and that nobody refreshed since, is overdue."""
-    if view.refreshed_at > standing.ended_at:  # by another process, of which only the commit is known
+def next_start(view: Watched, standing: Standing, now: float) -> float:
+    """When a periodic view is to be refreshed again; one that failed, and that nobody refreshed since, is overdue.
+
+    What a clock dated that was ahead says nothing, and must not hold up refreshes until the clock is there again.
+    """
+    if standing.ended_at < view.refreshed_at <= now:  # by another process, of which only the commit is known
         return view.refreshed_at + view.options.interval
-    return 0.0 if standing.failures else standing.started_at + view.options.interval
+    return 0.0 if standing.failures or standing.started_at > now else standing.started_at + view.options.interval
 
 
 def _may_try(scene: Scene, name: str, now: float) -> bool:
     standing = scene.standing(name)
-    return now >= standing.retry_at or standing.shape != scene.shape(name)
+    return not standing.started_at <= now < standing.retry_at or standing.shape != scene.shape(name)
 
 
 def retry_after(failures: int, first: float, longest: float, chance: float) -> float:

@@ -9,6 +9,7 @@ from zlib import crc32
 
 from pyiceberg.table import Table
 
+from headwater.catalog.metadata import summary_count
 from headwater.catalog.topics import Topics
 from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import S_SIGNED, View, Views
@@ -42,8 +43,7 @@ class Head:
     def rows(self, snapshot_id: int | None) -> int:
         """The table's rows at a snapshot, as its summary counts them."""
         snapshot = self.table.metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
-        said = snapshot.summary["total-records"] if snapshot is not None and snapshot.summary is not None else None
-        return int(said or 0)
+        return summary_count(snapshot, "total-records")
 
     def signed(self, *snapshots: int | None) -> bool:
         """Whether rows of the view's table take others back in any of these snapshots."""

@@ -1,8 +1,8 @@
 """Aggregates as partial states: what is computed from a delta, how states merge, and how the answer is made of them.
 
 A partial is computed over weighted rows (`__w` is +1 or -1). An invertible state takes a negative weight as well as a
-positive one; the others (MIN, sums of floats, sketches) hold for additions only, and groups that lose rows are computed
-anew.
+positive one; the others (MIN, sums of floats and of wide decimals, sketches) hold for additions only, and groups that
+lose rows are computed anew.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from headwater.views.analyse.functions import function_name
 from headwater.views.deltas import WEIGHT
 
 FLOATS = ("double", "float")
+HALF = 2**32
 MOMENTS = ("n", "mean", "m2")
 
 
@@ -70,9 +71,12 @@ def _plain(
             return State((("n", _count(counted)),), ("sum",), _cast("COALESCE({n}, 0)", result_type), True)
         case "count_if" if x is not None:
             return State((("n", _sum(f"CASE WHEN {x} THEN 1 ELSE 0 END")),), ("sum",), "COALESCE({n}, 0)", True)
+        case "sum" if x is not None and argument_type == "bigint":
+            return _long_sum(x)
         case "sum" if x is not None and argument_type is not None:
-            partials = (("s", _sum(_widened(x, argument_type))), ("n", _count([x])))
-            return State(partials, ("sum", "sum"), _cast("CASE WHEN {n} > 0 THEN {s} END", result_type), not floating)
+            partials = (("s", _sum(_widened(x, argument_type), argument_type)), ("n", _count([x])))
+            final = _cast("CASE WHEN {n} > 0 THEN {s} END", result_type)
+            return State(partials, ("sum", "sum"), final, not floating and _negates_exactly(argument_type))
         case "avg" | "mean" if x is not None and argument_type is not None:
             return _average(x, argument_type, result_type)
         case "min" | "max" if x is not None and len(texts) == 1:
@@ -89,6 +93,34 @@ def _plain(
             return State((("h", f"HLL_SKETCH_AGG({value})"),), ("hll",), final, False)
         case _:
             return None
+
+
+def _long_sum(x: str) -> State:
+    """A sum of BIGINT as the sums of the values' upper and lower halves.
+
+    Rows that leave may add up to more than a BIGINT holds (-9223372036854775808 alone does), and so may partial sums in
+    the order in which they happen to be merged, although the sum of what is there does not. Half as wide, none does.
+    """
+    upper = f"(({x}) DIV {HALF})"
+    lower = f"(({x}) - {upper} * {HALF})"
+    partials = (("h", f"SUM({WEIGHT} * {upper})"), ("l", f"SUM({WEIGHT} * {lower})"), ("n", _count([x])))
+    quick = f"WHEN {{h}} BETWEEN -{HALF // 4} AND {HALF // 4 - 1} THEN {{h}} * {HALF} + {{l}}"
+    wide = f"CAST(CAST({{h}} AS DECIMAL(20,0)) * {HALF} + {{l}} AS BIGINT)"
+    return State(partials, ("sum", "sum", "sum"), f"CASE WHEN {{n}} > 0 THEN CASE {quick} ELSE {wide} END END", True)
+
+
+def _negates_exactly(argument_type: str) -> bool:
+    """Whether `0 - x` has all digits of `x`: Spark gives a difference one more digit before the point, up to 38 in all,
+    and takes it from those behind the point where there are more than six."""
+    precision, scale = _decimal(argument_type) or (0, 0)
+    return precision < 38 or scale <= 6
+
+
+def _decimal(argument_type: str) -> tuple[int, int] | None:
+    if not argument_type.startswith("decimal"):
+        return None
+    precision, scale = argument_type[8:-1].split(",")
+    return int(precision), int(scale)
 
 
 def _average(x: str, argument_type: str, result_type: str) -> State | None:
@@ -126,6 +158,8 @@ def _moments(name: str, x: str) -> State:
 
 def _distinct(name: str | None, values: Sequence[str], argument_type: str | None, result_type: str) -> State | None:
     one = len(values) == 1
+    if argument_type is not None and "map<" in argument_type:  # two maps cannot be compared
+        return None
     match name:
         case "count":
             return State((), (), "COUNT(CASE WHEN " + _all_there(len(values)) + " THEN 1 END)", True, tuple(values))
@@ -168,8 +202,12 @@ def _when(condition: str | None, value: str) -> str:
     return value if condition is None else f"CASE WHEN {condition} THEN {value} END"
 
 
-def _sum(value: str) -> str:
-    return f"SUM(CASE WHEN {WEIGHT} > 0 THEN {value} ELSE -({value}) END)"
+def _sum(value: str, argument_type: str = "") -> str:
+    negated = f"-({value})"
+    if (digits := _decimal(argument_type)) is not None:  # Spark's minus sign rounds to 34 digits, a difference does not
+        of = f"DECIMAL({digits[0]},{digits[1]})"
+        negated = f"CAST(CAST(0 AS {of}) - ({value}) AS {of})"
+    return f"SUM(CASE WHEN {WEIGHT} > 0 THEN {value} ELSE {negated} END)"
 
 
 def _count(values: Sequence[str]) -> str:

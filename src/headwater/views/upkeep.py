@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.table import Table
 
 from headwater.catalog.progress import progress_of
 from headwater.catalog.topics import Topics
@@ -19,7 +19,9 @@ from headwater.catalog.view_layout import Layout
 from headwater.catalog.views import View, Views, option_properties
 from headwater.errors import (
     Conflict,
+    Corrupt,
     InvalidStatement,
+    SnapshotGone,
     StaleCommit,
     TopicExists,
     ViewExists,
@@ -28,8 +30,8 @@ from headwater.errors import (
 )
 from headwater.sql.view_options import change_view_options
 from headwater.storage.commit import tag
+from headwater.storage.damage import name_damage
 from headwater.storage.scan import ManifestCache, plan_scan
-from headwater.storage.writer import local_path
 from headwater.types import VIEW_TAG, VIEWS, TableName, ViewDefinition
 from headwater.views.compact_policy import Due, due
 from headwater.views.define import define
@@ -63,6 +65,7 @@ class Upkeep:
         views: Views,
         spark: Callable[[], SparkSession],
         flush: Flush,
+        manifests: ManifestCache,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         record: Callable[[Attempt], None] = lambda _: None,
     ) -> None:
@@ -73,7 +76,7 @@ class Upkeep:
         self._flush = flush
         self._now = now
         self._record = record
-        self.cache = ManifestCache()
+        self.cache = manifests
 
     # -- definitions ----------------------------------------------------------------------------------------------
 
@@ -95,7 +98,7 @@ class Upkeep:
         done = self._build(definition, old)
         for source in old.sources:
             if source.table not in {each.head.table_name for each in done.sources}:
-                self._pin(old, source.table, None)
+                self._unpin(old.name, source.table)
         return done
 
     def _build(self, definition: ViewDefinition, old: View | None) -> Refreshed:
@@ -128,7 +131,7 @@ class Upkeep:
 
     def check_unread(self, name: str) -> None:
         """ViewInUse while other views read the view."""
-        readers = [view.name for view in self.views.readers_of(self.views.load(name).table_name)]
+        readers = [view.name for view in self.views.readers_of(TableName.view(name))]
         if readers:
             raise ViewInUse(
                 f'materialized view "{name}" is read by others',
@@ -140,8 +143,21 @@ class Upkeep:
         view = self.views.drop(name)
         withdraw(name, self.views.tables.catalog)
         for source in view.sources:
-            self._pin(view, source.table, None)
-        shutil.rmtree(local_path(view.table.location()), ignore_errors=True)
+            self._unpin(name, source.table)
+        self.views.tables.delete_folder(view.table.location())
+
+    def drop_damaged(self, name: str) -> None:
+        """Remove a view that cannot be read; ViewInUse while other views read it."""
+        self.check_unread(name)
+        folder = self.views.drop_damaged(name)
+        withdraw(name, self.views.tables.catalog)
+        # What it read is not known any more, but every source has a tag that is named after it.
+        tables = {each.table_name: each.table for each in self._topics.all()}
+        for source, table in (tables | {each.table_name: each.table for each in self.views.all()}).items():
+            if VIEW_TAG + name in table.metadata.refs:
+                self._unpin(name, source)
+        if folder is not None:
+            self.views.tables.delete_folder(str(folder))
 
     def alter(self, name: str, values: Mapping[str, object]) -> View:
         """Change options."""
@@ -190,7 +206,9 @@ class Upkeep:
                     self._record(failed(name, None, trigger, self._now(), 0.0, late))
                     raise
                 log.info("refresh lost a race, trying again", extra={"view": name})
-        raise Conflict(f'materialized view "{name}" was refreshed by others all the time')
+        raise Conflict(
+            f'refresh of materialized view "{name}" lost the commit race {ATTEMPTS} times', hint="Try again."
+        )
 
     def refresh_in(
         self,
@@ -209,18 +227,45 @@ class Upkeep:
             plan = self.plan(name, round.heads, full=full)
             round.check(plan, lambda source: self.sources.load([source]).get(source))
             progress(plan)
-            done = run_refresh(plan, self.views.tables, self._spark(), self.cache)
+            rebuilt = self._rebuild(plan, began) if plan.rebuilds else None
+            if rebuilt is not None:
+                plan, done = rebuilt
+            else:
+                done = run_refresh(plan, self.views.tables, self._spark(), self.cache)
         except StaleCommit:  # not the end of it: it is planned again
             raise
-        except Exception as wrong:
-            self._record(failed(name, plan, trigger, began, (self._now() - began).total_seconds(), wrong))
-            raise
+        except Exception as error:
+            named = name_damage(error, _tables_read(plan)) if plan is not None else error
+            self._record(failed(name, plan, trigger, began, (self._now() - began).total_seconds(), named))
+            if named is error:
+                raise
+            raise named from error
         round.reached(plan)
         self._record(finished(done, trigger, began, plan))
         for each in plan.ranges:
             if each.moved:
                 self._pin(plan.view, each.head.table_name, each.end)
         return done
+
+    def _rebuild(self, plan: RefreshPlan, began: datetime) -> tuple[RefreshPlan, Refreshed] | None:
+        """Build a view of an earlier version again, at the snapshots of the plan; the plan with the position that it
+        has then, and what was done. None if that would change the view's columns.
+
+        A query with `*` means the columns that its sources have now: what the view answers stays as it was created.
+        """
+        from headwater.views.build import build
+
+        view, session = plan.view, self._spark()
+        defined = define(view.definition, self.sources, session)
+        columns = [output[:2] for output in defined.layout.outputs]
+        if columns != [output[:2] for output in Layout.from_json(view.layout).outputs]:
+            return None
+        heads = {each.head.table_name: each.head for each in plan.ranges}
+        now = f"{began:%Y-%m-%d %H:%M:%S.%f}"
+        tables, location = self.views.tables, self._topics.new_location
+        done = build(defined, view, heads, now, tables, location, session, self.cache)
+        publish(self.views.load(view.name), session)
+        return replace(plan, position=replace(plan.position, now=now)), replace(done, reason=plan.chosen)
 
     def plan(self, name: str, heads: Mapping[TableName, Head] | None = None, *, full: bool = False) -> RefreshPlan:
         """How the view would be refreshed now, or to these heads of topics."""
@@ -239,14 +284,18 @@ class Upkeep:
 
     def compact(self, name: str, *, whole: bool = True) -> Compacted:
         """Fold the view's states; `whole` false folds only what refreshes appended, among itself."""
+        view = self.views.load(name)
         from headwater.views.compact import run_compaction
 
         for _ in range(ATTEMPTS):
             try:
-                return run_compaction(self.views.load(name), self.views, self._spark(), self.cache, whole=whole)
+                return run_compaction(view, self.views, self._spark(), self.cache, whole=whole)
             except StaleCommit:
                 log.info("compaction lost a race, trying again", extra={"view": name})
-        raise Conflict(f'materialized view "{name}" was refreshed by others all the time', hint="Try again.")
+                view = self.views.load(name)
+        raise Conflict(
+            f'compaction of materialized view "{name}" lost the commit race {ATTEMPTS} times', hint="Try again."
+        )
 
     def fresh(self, session: SparkSession, name: str, tail: Tail) -> AbstractContextManager[DataFrame]:
         """The view's rows as they would be after a refresh, as a frame of `session`."""
@@ -295,12 +344,31 @@ class Upkeep:
         visit(self.views.load(name))
         return list(order.values())
 
+    def _unpin(self, name: str, source: TableName) -> None:
+        """Let the snapshots of a source expire that a view held. A source that is gone or damaged does not stop this:
+        maintenance removes the tags of views that do not exist."""
+        try:
+            tag(lambda: self.views.tables.load_for_commit(source), VIEW_TAG + name, None)
+        except (NoSuchTableError, Corrupt) as failed:
+            log.info("tag was not removed", extra={"view": name, "source": str(source), "reason": str(failed)})
+
     def _pin(self, view: View, source: TableName, snapshot_id: int | None) -> None:
-        """Keep the snapshot that the view stands for from expiring; a source that is gone needs no pin."""
+        """Keep the snapshot that the view stands for from expiring; a source that is gone needs no pin.
+
+        The view is committed by now. A source that had very many commits meanwhile may have expired the snapshot: then
+        the next refresh recomputes the view."""
         try:
             tag(lambda: self.views.tables.load_for_commit(source), VIEW_TAG + view.name, snapshot_id)
+        except SnapshotGone:
+            log.warning("source moved on", extra={"view": view.name, "source": str(source)})
         except NoSuchTableError:
             log.info("source is gone, nothing to pin", extra={"view": view.name, "source": str(source)})
+
+
+def _tables_read(plan: RefreshPlan) -> list[tuple[Table, int | None]]:
+    """The snapshots that a refresh reads: of its sources at both ends of what it consumes, and of the view itself."""
+    ends = [(each.head.table, id) for each in plan.ranges for id in (each.start, each.end)]
+    return [*ends, (plan.view.table, plan.view.snapshot_id)]
 
 
 def check_method(definition: ViewDefinition, layout: Layout) -> None:

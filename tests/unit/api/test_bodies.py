@@ -6,16 +6,20 @@ import asyncio
 import gzip
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 
 from headwater.api.admission import Budget
 from headwater.api.bodies import BLOCK, BodyFile, Inbound
-from headwater.api.records import Limits, blocks_of, coding_of, format_of, source_of
+from headwater.api.records import Limits, account_of, blocks_of, coding_of, format_of, source_of
 from headwater.errors import Backpressure, BodyTooLarge, InvalidInput, RecordsRejected, UnsupportedMediaType
+from headwater.storage.decode.ipc import arrow_batches
 
 LIMITS = Limits(body=64 * 1024**2, record=1024**2)
 
@@ -30,14 +34,17 @@ def received(chunks: Sequence[bytes], limit: int = LIMITS.body, budget: Budget |
 
         async def receive() -> Any:
             await asyncio.sleep(0)
-            return next(feed)
+            if (message := next(feed, None)) is None:
+                await asyncio.Event().wait()  # the client stays until it has its answer
+            return message
 
         body = Inbound(receive, limit)
         with (budget or Budget(LIMITS.body)).reserve(0) as reservation:
             pump = asyncio.create_task(body.pump(reservation))
-            read = await asyncio.to_thread(_read_oddly, BodyFile(body))
-            await pump
-            return read
+            try:
+                return await asyncio.to_thread(_read_oddly, BodyFile(body))
+            finally:
+                pump.cancel()
 
     return asyncio.run(run())
 
@@ -77,7 +84,8 @@ def test_limits_reach_the_reader() -> None:
 
 def blocks(data: bytes, format: Any, coding: str | None = None, limits: Limits = LIMITS) -> list[Any]:
     with Budget(1024**3).reserve(0) as reservation:
-        return list(blocks_of(io.BytesIO(data), format, coding, limits, reservation))  # type: ignore[arg-type]
+        account = account_of(limits.body, reservation)
+        return list(blocks_of(io.BytesIO(data), format, coding, limits.record, account)[0])  # type: ignore[arg-type]
 
 
 def test_compressed_bodies_are_cut_like_plain_ones() -> None:
@@ -116,6 +124,111 @@ def test_arrow_streams_come_as_batches_and_damaged_ones_are_rejected() -> None:
             blocks(broken, "arrow")
     with pytest.raises(BodyTooLarge):
         blocks(data, "arrow", limits=Limits(body=4096, record=1024))
+
+
+def test_a_client_that_left_is_noticed_after_its_body_has_arrived() -> None:
+    async def run() -> None:
+        left = asyncio.Event()
+        feed = iter([{"type": "http.request", "body": b"x" * 3 * BLOCK}])
+
+        async def receive() -> Any:
+            if (message := next(feed, None)) is not None:
+                return message
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        body = Inbound(receive, LIMITS.body)
+        with Budget(LIMITS.body).reserve(0) as reservation:
+            pump = asyncio.create_task(body.pump(reservation))
+            await body.ready.wait()
+            file = BodyFile(body)
+            assert await asyncio.to_thread(file.read, 10) == b"x" * 10
+            body.check()
+            left.set()
+            await pump
+            with pytest.raises(ClientDisconnect):
+                body.check()
+            with pytest.raises(ClientDisconnect):
+                await asyncio.to_thread(file.read)
+
+    asyncio.run(run())
+
+
+def test_an_arrow_stream_without_its_end_marker_is_refused() -> None:
+    data = arrow_stream(pa.table({"id": [1, 2]}))
+    for cut in (8, 4, 1):
+        with pytest.raises(RecordsRejected, match="not a valid Arrow stream") as refused:
+            blocks(data[:-cut], "arrow")
+        assert refused.value.detail == "It ends before its end marker."
+    with pytest.raises(RecordsRejected) as refused:
+        blocks(data + data, "arrow")
+    assert refused.value.detail == "There is more after its end marker."
+
+
+def test_streams_of_every_writer_are_read() -> None:
+    table = pa.table(
+        {
+            "id": range(3000),
+            "name": pa.array(["a", None, "b"] * 1000).dictionary_encode(),
+            "view": pa.array(["a text that is not inlined"] * 3000, pa.string_view()),
+        }
+    )
+    for codec in (None, "lz4", "zstd"):
+        for legacy in (False, True):
+            options = pa.ipc.IpcWriteOptions(compression=codec, use_legacy_format=legacy, emit_dictionary_deltas=True)
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+                for start in range(0, 3000, 700):
+                    writer.write_table(table.slice(start, 700))
+            assert pa.Table.from_batches(blocks(bytes(sink.getvalue()), "arrow")).equals(table)
+
+
+def test_sizes_are_checked_before_anything_is_decompressed() -> None:
+    sink = pa.BufferOutputStream()
+    zeros = pa.table({"id": pa.array([0] * 10).take(pa.array([0] * 4_000_000))})
+    with pa.ipc.new_stream(sink, zeros.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(zeros)
+    data = bytes(sink.getvalue())
+    assert len(data) < 100_000
+    before = pa.total_allocated_bytes()
+    peaks = []
+
+    def account(size: int) -> None:
+        peaks.append(pa.total_allocated_bytes() - before)
+        if size > 16 * 1024**2:
+            raise BodyTooLarge("too large")
+
+    with pytest.raises(BodyTooLarge):
+        list(arrow_batches(io.BytesIO(data), account))
+    assert max(peaks) < 1024**2
+
+
+@given(st.binary(max_size=60), st.integers(0, 600), st.integers(0, 40))
+@example(b"\xff" * 8, 0, 8)
+def test_any_damage_to_an_arrow_stream_is_a_rejection_or_other_rows(noise: bytes, at: int, length: int) -> None:
+    data = arrow_stream(pa.table({"id": [1, 2, 3], "name": ["a", "b", None]}))
+    damaged = data[:at] + noise + data[at + length :]
+    with suppress(RecordsRejected, BodyTooLarge):
+        blocks(damaged, "arrow")
+
+
+def test_blank_lines_and_an_empty_body_are_alike() -> None:
+    for nothing in (b"", b"\n", b" \r\n\t\n" * 3000):
+        assert blocks(nothing, "ndjson") == []
+        assert blocks(nothing, "json") == []
+        assert blocks(gzip.compress(nothing), "ndjson", "gzip") == []
+
+
+def test_a_json_array_becomes_lines() -> None:
+    records = [b'{"id": %d, "text": "a\\n,]}"}' % number for number in range(100_000)]
+    found = blocks(b" [" + b" ,\n".join(records) + b"]\n", "json")
+    assert len(found) > 1
+    assert b"\n".join(found).split(b"\n") == records
+    assert blocks(b'{"id":\n1}', "json") == [b'{"id": 1}']
+    assert blocks(b"[]", "json") == [b""]
+    for broken in (b"[1", b'[{"id": 1}', b"[] x", b'"a"', b"[\xff]"):
+        with pytest.raises(RecordsRejected, match="not a JSON array"):
+            blocks(broken, "json")
 
 
 def test_media_types_and_codings() -> None:

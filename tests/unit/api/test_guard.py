@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from headwater.api.guard import allowed_hosts, refusal
+from headwater.api.guard import HostRule, refusal
+from headwater.errors import HostNotAllowed
 
 
-def refused(method: str, bound: str, **headers: str) -> bool:
-    return refusal(method, Headers(headers), allowed_hosts(bound)) is not None
+def refused(method: str, bound: str, names: tuple[str, ...] = (), **headers: str) -> bool:
+    return refusal(method, Headers(headers), HostRule.of(bound, names)) is not None
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8420", "127.0.0.1:1", "[::1]:8420", "LOCALHOST", "[::1]"])
@@ -30,8 +31,27 @@ def test_the_bound_name_is_let_in() -> None:
 
 
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::"])
-def test_all_interfaces_have_any_name(bound: str) -> None:
-    assert not refused("GET", bound, host="anything.example")
+def test_all_interfaces_have_any_address_but_no_other_name(bound: str) -> None:
+    for host in ("localhost", "192.0.2.7:8420", "[2001:db8::1]:8420", "10.0.0.1"):
+        assert not refused("GET", bound, host=host)
+    for host in ("rebound.example", "192.0.2.7.rebound.example", "", "0x7f.1", "*"):
+        assert refused("GET", bound, host=host)
+
+
+@pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0", "192.0.2.7"])
+def test_configured_names_are_let_in(bound: str) -> None:
+    names = ("lake.internal", "Other.Internal", "2001:db8::1")
+    for host in ("lake.internal:8420", "LAKE.internal", "other.internal", "[2001:db8::1]:80", "localhost"):
+        assert not refused("POST", bound, names, host=host)
+    assert refused("GET", bound, names, host="sub.lake.internal")
+    assert not refused("GET", bound, ("*",), host="any.example")
+    assert refused("GET", bound, ("*",), host="")
+
+
+def test_a_refused_host_is_misdirected() -> None:
+    error = refusal("GET", Headers({"host": "evil.example"}), HostRule.of("127.0.0.1"))
+    assert isinstance(error, HostNotAllowed)
+    assert error.status == 421
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:9999", "http://[", ""])

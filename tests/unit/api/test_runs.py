@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,7 +45,7 @@ class Gate:
 @pytest.fixture
 def submit(tmp_path: Path) -> Callable[..., Run]:
     def submitted(runs: Runs, id: str | None = None) -> Run:
-        return runs.submit(Query("SELECT 1"), "SELECT 1", Spool(tmp_path, 100), "finished", id)
+        return runs.submit(Query("SELECT 1"), "SELECT 1", Spool(tmp_path, 100, 10**12), "finished", id)
 
     return submitted
 
@@ -63,6 +65,46 @@ def test_a_query_finishes_and_is_found(submit: Callable[..., Run]) -> None:
     assert runs.get("a" * 16) is run
     with pytest.raises(Conflict):
         submit(runs, "a" * 16)
+    runs.close()
+
+
+class Engine:
+    """What a query holds while it runs."""
+
+    def cancel(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_query_that_has_ended_lets_go_of_its_engine(submit: Callable[..., Run], fails: bool) -> None:
+    engines: list[weakref.ref[Engine]] = []
+
+    def execute(statement: Reading, cancel: Cancel) -> Result:
+        engine = Engine()
+        engines.append(weakref.ref(engine))
+        cancel.attach(engine)
+        if fails:
+            raise QueryFailed("query failed")
+        return Result(ONE.schema, iter(ONE.to_batches()))
+
+    runs = Runs(execute, concurrency=1)
+    run = ended(submit(runs, "a" * 16))
+    run.future.result(60)
+    gc.collect()
+    assert engines[0]() is None
+    assert runs.get(run.id) is run
+    runs.close()
+
+
+def test_results_on_disk_are_limited_in_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwater.api.runs.KEEP_FILES", 2)
+    table = pa.table({"id": range(100_000)})
+    runs = Runs(lambda statement, cancel: Result(table.schema, iter(table.to_batches())), concurrency=1)
+    finished = []
+    for _ in range(4):
+        finished.append(ended(runs.submit(Query("SELECT 1"), "SELECT 1", Spool(tmp_path, 10**6, 10**12), "finished")))
+    assert [run.id for run in runs.all()] == [finished[3].id, finished[2].id]
+    assert [run.is_on_disk for run in finished] == [False, False, True, True]
     runs.close()
 
 

@@ -40,6 +40,24 @@ def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:
         spool.page(0, 1)
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are counted in /proc")
+def test_only_a_large_result_occupies_a_file_descriptor(tmp_path: Path) -> None:
+    before = descriptors()
+    small = [spooled(tmp_path, pa.table({"id": range(100)})) for _ in range(20)]
+    assert descriptors() == before
+    large = spooled(tmp_path, pa.table({"id": range(100_000)}))
+    assert descriptors() > before
+    assert [spool.is_on_disk for spool in (*small[:1], large)] == [False, True]
+    assert small[0].page(98, 5)[0].to_pydict() == {"id": [98, 99]}
+    large.close()
+    assert not large.is_on_disk
+    assert descriptors() == before
+
+
 def test_a_page_is_bounded_in_bytes_but_has_a_row(tmp_path: Path) -> None:
     spool = spooled(tmp_path, pa.table({"text": ["x" * 1000] * 100}))
     small = spool.page(0, 100, max_bytes=10_000)

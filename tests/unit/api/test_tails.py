@@ -7,7 +7,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,38 @@ def test_a_client_that_does_not_read_makes_its_tail_wait(
         assert sent < 20_000_000  # and has not read everything
         assert running(service) == 1
     wait_for(lambda: running(service) == 0)
+
+
+def test_a_client_that_never_reads_is_let_go(service: Service, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    protocol: Any = service._server.config.http_protocol_class
+    monkeypatch.setattr(protocol, "limits", replace(protocol.limits, send_seconds=0.5))
+    put(lake, *range(40_000), city="c" * 1000)
+    host, port = service.url.removeprefix("http://").split(":")
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect((host, int(port)))
+        slow.sendall(f"GET /api/v1/topics/orders/tail?from=earliest HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        wait_for(lambda: running(service) == 1)
+        wait_for(lambda: running(service) == 0)
+        received = 0
+        with suppress(ConnectionResetError):
+            while piece := slow.recv(65_536):
+                received += len(piece)
+        assert received < 20_000_000
+
+
+def test_a_client_that_reads_slowly_is_not(service: Service, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    protocol: Any = service._server.config.http_protocol_class
+    monkeypatch.setattr(protocol, "limits", replace(protocol.limits, send_seconds=2))
+    put(lake, *range(4_000), city="c" * 1000)
+    with httpx.stream("GET", f"{service.url}/api/v1/topics/orders/tail?from=earliest", trust_env=False) as response:
+        read = 0
+        for piece in response.iter_bytes(200_000):
+            read += len(piece)
+            time.sleep(0.15)
+            if read > 4_000_000:
+                break
+    assert read > 4_000_000
 
 
 def test_the_service_s_end_is_a_clean_one(service: Service, http: httpx.Client, lake: Lake) -> None:

@@ -16,6 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField
 
+import headwater.catalog.metadata
 from headwater.catalog.iceberg import Tables, create_catalog_file
 from headwater.storage.commit import Change, commit, tag
 from headwater.types import TOPICS, TableName
@@ -43,6 +44,7 @@ def turn_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock by which PyIceberg dates snapshots and metadata."""
     monkeypatch.setattr(pyiceberg.table.snapshots, "time", SimpleNamespace(time=lambda: time.time() - BACK))
     monkeypatch.setattr(pyiceberg.table.update, "datetime", Earlier)
+    monkeypatch.setattr(headwater.catalog.metadata, "datetime", Earlier)
 
 
 def make(tables: Tables) -> int:

@@ -20,12 +20,15 @@ from headwater.cli.checks import Check
 from headwater.cli.checks_lake import check_lake
 from headwater.cli.main import main
 from headwater.engine import Lake
+from headwater.errors import Corrupt
 from headwater.state.care import CareStore, Pending
 from headwater.storage.commit import Change, commit, tag
 from headwater.storage.maintenance.compact import Source, read_sources
 from headwater.storage.writer import PartitionedWriter, local_path
 from headwater.topics import ingest
 from headwater.types import Offsets, TableName
+
+pytestmark = pytest.mark.leaves_damage
 
 COMMITS, ROWS = 3, 4
 
@@ -165,7 +168,7 @@ def test_a_damaged_file_whose_records_nothing_else_has(lake: Lake) -> None:
     found = checks(lake)["file of t"]
     assert found.status == "fail" and found.repair is None
     assert found.message.endswith("is missing; it holds 4 records, offsets [4, 8)")
-    assert found.action == "Restore the file from a backup. Nothing else on this lake has these records."
+    assert found.action == "Restore the file from a backup. Nothing else in the lake has these records."
     quick = checks(lake, deep=False)
     assert "file of t" not in quick
     assert str(quick["topics.t"].action).endswith("run `headwater doctor --deep`, which says what can be repaired.")
@@ -373,6 +376,18 @@ def test_a_tag_that_points_nowhere(lake: Lake) -> None:
     assert (found.status, found.message) == ("fail", "month point to snapshots that are not there")
 
 
+@pytest.mark.parametrize("key", ["total-data-files", "total-records"])
+def test_a_damaged_summary_of_a_snapshot(key: str, lake: Lake) -> None:
+    def damage(body: dict[str, Any]) -> None:
+        for snapshot in body["snapshots"]:
+            snapshot["summary"][key] = "1s"  # one bit from 13
+
+    edit(lake, damage)
+    with Lake.open(lake.paths.root) as opened, pytest.raises(Corrupt, match="manifest list"):
+        opened.sql("SELECT * FROM t").rows()
+    assert "says that it has 1s" in checks(lake)["metadata of t"].message
+
+
 def test_the_tag_of_a_view_that_is_gone_is_removed(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     topic = lake.topics.load("t")
     first = topic.table.metadata.snapshots[0].snapshot_id
@@ -439,3 +454,19 @@ def test_wal_mode_is_put_back(tmp_path: Path) -> None:
     main(["-C", str(tmp_path / "lake"), "doctor", "--quiet", "--repair", "--yes"])
     found = {check.name: check for check in check_lake(tmp_path / "lake")}
     assert (found["catalog"].status, found["log"].status) == ("ok", "ok")
+
+
+def test_a_table_that_cannot_be_read_is_dropped_if_it_is_named_and_only_then(lake: Lake) -> None:
+    lake.sql("CREATE TOPIC sound (n BIGINT)")
+    root = str(lake.paths.root)
+    local_path(lake.topics.load("t").table.metadata_location).write_text("{")
+    found = checks(lake)["topics.t"]
+    assert "`headwater doctor --repair --drop topics.t`; that deletes its records" in str(found.action)
+    assert found.as_dict()["repair"] == "drop topics.t"
+    repair = ["-C", root, "doctor", "--repair", "--yes", "--quiet"]
+    assert main(repair) == 1
+    assert main([*repair, "--drop", "topics.sound"]) == 1, "which can be read"
+    assert lake.topics.names() == ["sound", "t"]
+    main([*repair, "--drop", "topics.t"])
+    assert lake.topics.names() == ["sound"]
+    assert wrong(lake) == {}

@@ -26,10 +26,33 @@ def test_exit_handlers_run_once_and_what_is_buffered_goes_out() -> None:
     assert done.stdout.startswith("headwater ")
 
 
-def test_another_thread_is_waited_for() -> None:
-    program = """
+@pytest.mark.parametrize("start", ["threading.Thread(target=finish).start()", "ThreadPoolExecutor(2).submit(finish)"])
+def test_another_thread_is_waited_for(start: str) -> None:
+    program = f"""
         import threading, time
-        threading.Thread(target=lambda: (time.sleep(0.5), print("finished"))).start()
+        from concurrent.futures import ThreadPoolExecutor
+        def finish():
+            while threading.main_thread().is_alive() and not leaving.wait(0.01):
+                pass
+            print("finished")
+        leaving = threading.Event()
+        import headwater.cli.main as cli
+        leave = cli._leave
+        cli._leave = lambda code: (leaving.set(), leave(code))
+        {start}
     """
     done = ended(program, "--version")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "finished")
+
+
+def test_a_daemon_is_not_and_nothing_is_taken_apart() -> None:
+    """A thread that is just ending made DuckDB complain about what it still held."""
+    program = """
+        import threading, time
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+        class Held:
+            def __del__(self): print("taken apart", file=sys.stderr)
+        held = Held()
+    """
+    done = ended(program, "--version")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -23,6 +23,8 @@ from headwater.storage.schemas import arrow_schema
 from headwater.storage.writer import Target, local_path
 from headwater.topics import ingest
 
+pytestmark = pytest.mark.leaves_damage
+
 INTERVAL = 600.0
 
 

@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
-from headwater.catalog.lake_id import make_lake_id
+from headwater.catalog.identity import claim_kafka_log
 from headwater.engine import Lake
 from headwater.engine.intake import Intake
 from headwater.errors import TopicNotFound, Unavailable
 from headwater.observability.metrics import Metrics
+from headwater.storage.writer import local_path
+from headwater.topics import ingest
 from headwater.topics.ingest import Ingested
 from headwater.types import Offsets
+
+GONE = {"gone": {"type": "kafka", "bootstrap_servers": "127.0.0.1:1"}}
 
 
 class Ingester:
@@ -32,7 +36,7 @@ class Ingester:
 
 
 def intake(*names: str) -> Intake:
-    topics: Any = SimpleNamespace(all=lambda: [SimpleNamespace(name=name, id=name) for name in names])
+    topics: Any = SimpleNamespace(survey=lambda: ([SimpleNamespace(name=name, id=name) for name in names], []))
     log: Any = SimpleNamespace(waiting=list)
     ingester: Any = Ingester()
     producer: Any = None
@@ -47,11 +51,28 @@ def test_a_flush_of_all_topics_goes_on_behind_one_whose_log_does_not_answer() ->
     assert told == ["a", "b", "c"]
 
 
+@pytest.mark.leaves_damage
+def test_a_damaged_topic_does_not_keep_records_from_others_when_the_log_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "write_files", lambda _, path, into, entries: ingest.write_entries(path, into, entries))
+    with Lake.init(tmp_path / "lake", max_tail_bytes=1_048_576) as lake:
+        lake._ingester._spark = lambda: None  # type: ignore[assignment, return-value]
+        lake.sql("CREATE TOPIC damaged (s STRING)")
+        lake.sql("CREATE TOPIC healthy (s STRING)")
+        local_path(lake.topics.load("damaged").table.metadata_location).write_bytes(b"{")
+    with Lake.open(tmp_path / "lake", max_tail_bytes=1_048_576) as lake:
+        lake._ingester._spark = lambda: None  # type: ignore[assignment, return-value]
+        for n in range(12):
+            lake.topic("healthy").append([{"s": f"{n}" * 200_000}])
+        assert lake.sql("SELECT count(*) AS c FROM healthy").rows() == [{"c": 12}]
+
+
 def test_a_lake_begins_to_ingest_although_its_brokers_are_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Lake.init(tmp_path) as lake:
-        make_lake_id(lake.paths.catalog, 30)  # as a topic with its log in Kafka does
-    with Lake.open(tmp_path, kafka_bootstrap_servers="127.0.0.1:1", kafka_timeout=0.5, ingest_poll=60) as lake:
+        claim_kafka_log(lake.paths.catalog, 30)  # as a topic with its log in Kafka does
+    with Lake.open(tmp_path, connections=GONE, kafka_connection="gone", kafka_timeout=0.5, ingest_poll=60) as lake:
         lake.start_ingest()
         assert "topics that were dropped are not forgotten yet" in caplog.messages

@@ -23,6 +23,8 @@ from headwater.storage.seal import read_end
 from headwater.topics import ingest
 from headwater.topics.log import Entry
 
+pytestmark = pytest.mark.leaves_damage
+
 CREATE = """
     CREATE TOPIC t (
         n BIGINT NOT NULL, s STRING, d DECIMAL(10, 2), at TIMESTAMP, f DOUBLE, tags ARRAY<STRING>,

@@ -10,7 +10,14 @@ import pytest
 
 import headwater
 from headwater.engine import Lake
-from headwater.errors import InvalidStatement, QueryCancelled, QueryTimeout, ResultTooLarge, TopicNotFound
+from headwater.errors import (
+    InvalidOption,
+    InvalidStatement,
+    QueryCancelled,
+    QueryTimeout,
+    ResultTooLarge,
+    TopicNotFound,
+)
 from headwater.serving.query import Cancel
 from headwater.sql.statements import Explain, Query
 
@@ -44,10 +51,25 @@ def test_a_query_has_a_time_limit(lake: Lake) -> None:
         lake.sql(SLOW, timeout=0.3).rows()
 
 
-def test_a_held_result_has_a_row_limit_and_a_streamed_one_has_none(lake: Lake) -> None:
+def test_a_limit_of_rows_holds_however_the_result_is_read(lake: Lake) -> None:
     with pytest.raises(ResultTooLarge, match="more than 100 rows"):
         lake.sql("SELECT n FROM t", max_rows=100).rows()
-    assert sum(batch.num_rows for batch in lake.sql("SELECT n FROM t", max_rows=100).batches()) == 5_000
+    with pytest.raises(ResultTooLarge, match="more than 100 rows"):
+        list(lake.sql("SELECT n FROM t", max_rows=100).batches())
+
+
+@pytest.mark.parametrize("rows", [0, -1, True, 1.5])
+def test_a_limit_of_rows_is_a_whole_number_of_at_least_one(lake: Lake, rows: object) -> None:
+    with pytest.raises(InvalidOption, match='query option "max_rows" cannot be') as refused:
+        lake.sql("SELECT n FROM t", max_rows=rows)
+    assert refused.value.detail == "Expected a whole number of at least 1."
+
+
+def test_the_setting_limits_a_held_result_and_not_a_streamed_one(lake: Lake) -> None:
+    with Lake.open(lake.paths.root, query_max_rows=100) as small:
+        with pytest.raises(ResultTooLarge, match="more than 100 rows"):
+            small.sql("SELECT n FROM t").rows()
+        assert sum(batch.num_rows for batch in small.sql("SELECT n FROM t").batches()) == 5_000
 
 
 def test_an_unknown_topic_is_named_without_starting_spark(lake: Lake) -> None:

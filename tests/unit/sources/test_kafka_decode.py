@@ -99,7 +99,7 @@ def test_bad_json_messages_have_a_reason_and_stay_in_step() -> None:
     assert reasons(decoded)[1] == 'expected long, got string "x"'
     assert reasons(decoded)[2] == "the message has no value"
     assert reasons(decoded)[3] == reasons(decoded)[4] == "the message is empty"
-    assert "There is more after the first value" in reasons(decoded)[6]
+    assert "neither one array of objects nor one object" in reasons(decoded)[6]
     assert "Invalid control character" in reasons(decoded)[7]
     assert [reject.raw for reject in decoded.rejects] == [values[row] or b"" for row in reasons(decoded)]
 
@@ -250,6 +250,17 @@ def test_an_avro_value_that_the_column_does_not_take() -> None:
                 {"type": "record", "name": "r", "fields": [{"name": n, "type": "long"} for n in ("id", "more")]}
             ),
             'The stream has no column for its field "more".',
+        ),
+        *(
+            (
+                json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": inner}]}),
+                "It has an array or map whose items take no bytes, such as nulls.",
+            )
+            for inner in (
+                {"type": "array", "items": "null"},
+                ["null", {"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}}],
+                {"type": "map", "values": {"type": "array", "items": {"type": "record", "name": "e", "fields": []}}},
+            )
         ),
     ],
 )

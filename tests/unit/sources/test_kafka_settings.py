@@ -6,64 +6,60 @@ from typing import Any
 
 import pytest
 
-from headwater.errors import InvalidOption
+from headwater.connections import KafkaConnection
+from headwater.errors import InvalidOption, InvalidSetting
 from headwater.sources.kafka_positions import Gap, Sources, first_offset, made_anew, replaced
 from headwater.sources.kafka_reader import KafkaReader, Limits
-from headwater.sources.kafka_settings import OURS, consumer_settings, loss_policy
+from headwater.sources.kafka_settings import consumer_settings, loss_policy
 from headwater.sources.kafka_status import KafkaStatus, PartitionStatus
-from headwater.sql.kafka_texts import CODE
 from headwater.types import StreamDefinition, StreamOptions
+
+LOCAL = {"local": KafkaConnection(type="kafka", bootstrap_servers="127.0.0.1:1")}
 
 
 def stream(*pairs: tuple[str, str], **options: Any) -> StreamDefinition:
-    options = {"connector": "kafka", "bootstrap_servers": "127.0.0.1:1", "kafka_topic": "k", **options}
+    options = {"connector": "kafka", "connection": "local", "kafka_topic": "k", **options}
     return StreamDefinition("s", None, StreamOptions(**options, kafka_options=pairs))
 
 
-def test_settings_are_the_connectors_then_the_streams() -> None:
-    settings = consumer_settings(
-        stream(("fetch.min.bytes", "10"), ("sasl.password", "env:SECRET"), ("group.id", "mine")), {"SECRET": "s3"}
-    )
-    assert settings["bootstrap.servers"] == "127.0.0.1:1"
-    assert (settings["fetch.min.bytes"], settings["sasl.password"], settings["group.id"]) == ("10", "s3", "mine")
+def test_settings_are_the_connectors_then_the_connections_then_the_streams() -> None:
+    options = {"fetch.min.bytes": "5", "security.protocol": "PLAINTEXT"}
+    local = {"local": KafkaConnection(type="kafka", bootstrap_servers="127.0.0.1:1", options=options)}
+    settings = consumer_settings(stream(("fetch.min.bytes", "10"), ("group.id", "mine")), local)
+    assert (settings["bootstrap.servers"], settings["security.protocol"]) == ("127.0.0.1:1", "PLAINTEXT")
+    assert (settings["fetch.min.bytes"], settings["group.id"]) == ("10", "mine")
     assert (settings["enable.auto.commit"], settings["isolation.level"]) == (False, "read_committed")
 
 
 def test_librdkafka_never_jumps_by_itself() -> None:
     for policy in ("error", "earliest", "latest"):
         jumping = stream(("auto.offset.reset", policy))
-        assert consumer_settings(jumping, {})["auto.offset.reset"] == "error"
+        assert consumer_settings(jumping, LOCAL)["auto.offset.reset"] == "error"
         assert loss_policy(jumping) == policy
     assert loss_policy(stream()) == "error"
     with pytest.raises(InvalidOption, match=r'stream "s" cannot set "auto\.offset\.reset"'):
-        consumer_settings(stream(("auto.offset.reset", "smallest")), {})
-
-
-@pytest.mark.parametrize("name", sorted({*OURS, *CODE}))
-def test_settings_that_a_stream_may_not_make(name: str) -> None:
-    with pytest.raises(InvalidOption, match=f'stream "s" cannot set "{name}" in kafka_options'):
-        consumer_settings(stream((name, "x")), {})
-
-
-def test_a_variable_that_is_not_set() -> None:
-    with pytest.raises(InvalidOption) as refused:
-        consumer_settings(stream(("sasl.password", "env:NOT_SET")), {})
-    assert refused.value.detail == '"env:NOT_SET" is not set in the environment of the process that runs the stream.'
+        consumer_settings(stream(("auto.offset.reset", "smallest")), LOCAL)
 
 
 @pytest.mark.parametrize(
     ("pair", "said"),
     [
-        (("no.such.setting", "1"), 'No such configuration property: "no.such.setting".'),
         (("fetch.min.bytes", "many"), 'Invalid value for configuration property "fetch.min.bytes".'),
-        (("security.protocol", "x"), 'Invalid value "x" for configuration property "security.protocol".'),
+        (("compression.type", "x"), 'Invalid value "x" for configuration property "compression.codec".'),
     ],
 )
 def test_settings_that_librdkafka_refuses(pair: tuple[str, str], said: str) -> None:
-    wrong = stream(pair)
     with pytest.raises(InvalidOption, match='stream "s" has kafka_options that cannot be used') as refused:
-        KafkaReader(wrong, consumer_settings(wrong, {}), Limits())
+        consumer_settings(stream(pair), LOCAL)
     assert refused.value.detail == said
+
+
+def test_a_connection_that_librdkafka_refuses() -> None:
+    options = {"security.protocol": "SSL", "ssl.ca.location": "/no/such"}
+    broken = {"local": KafkaConnection(type="kafka", bootstrap_servers="127.0.0.1:1", options=options)}
+    with pytest.raises(InvalidSetting, match='connection "local" cannot be used') as refused:
+        KafkaReader(stream(), consumer_settings(stream(), broken), Limits())
+    assert "ssl" not in f"{refused.value} {refused.value.detail} {refused.value.hint}"
 
 
 def test_positions_have_names() -> None:
@@ -93,8 +89,8 @@ def test_a_gap_says_how_much_is_gone_and_how_to_go_on() -> None:
 
 
 def test_the_way_on_keeps_the_other_settings() -> None:
-    others = stream(("sasl.password", "env:KAFKA_P"), ("auto.offset.reset", "error"))
-    statement = "ALTER STREAM s SET (kafka_options = 'sasl.password=env:KAFKA_P, auto.offset.reset=earliest')"
+    others = stream(("fetch.min.bytes", "5"), ("auto.offset.reset", "error"))
+    statement = "ALTER STREAM s SET (kafka_options = 'fetch.min.bytes=5, auto.offset.reset=earliest')"
     for error in (Gap(2, 10, 17, 30).error(others), made_anew(others)):
         assert statement in str(error.hint)
 

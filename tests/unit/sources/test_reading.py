@@ -81,7 +81,7 @@ def test_records_on_lines_of_their_own_are_told_from_an_array() -> None:
     for body in (b'{"a": 1}\n{"a": 2}', b'[{"a": 1}]\n[{"a": 2}]'):
         with pytest.raises(RecordsRejected) as refused:
             chunks(body, "json")
-        assert refused.value.detail is not None and "use --format ndjson" in refused.value.detail
+        assert refused.value.detail is not None and "another format, ndjson" in refused.value.detail
 
 
 def test_json_that_is_broken_far_from_its_end_is_not_called_too_long() -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from headwater.spark.daemon import path_without_archives, preload
-from headwater.spark.spool import END_OF_STREAM, PartWriter
+from headwater.spark.spool import END_OF_STREAM, LOOK_EVERY, PartWriter, ResultLimit
 
 
 def test_archives_are_dropped_when_pyspark_is_installed() -> None:
@@ -30,3 +32,23 @@ def test_an_empty_part_leaves_no_file(tmp_path: Path) -> None:
     assert list(PartWriter(str(tmp_path), b"schema")(3, [])) == []
     assert list(PartWriter(str(tmp_path), b"schema")(3, [b"one", b"two"])) == ["part-00000003.arrow"]
     assert (tmp_path / "part-00000003.arrow").read_bytes() == b"schemaonetwo" + END_OF_STREAM
+
+
+def test_a_part_that_is_too_large_is_refused_while_it_is_written(tmp_path: Path) -> None:
+    batch = pa.record_batch({"x": ["y" * 1000] * 100})
+    schema, message = batch.schema.serialize().to_pybytes(), batch.serialize().to_pybytes()
+    taken = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield message
+
+    assert list(PartWriter(str(tmp_path), schema, 200, 10**9)(0, [message, message]))
+    with pytest.raises(ResultLimit, match="rows 200"):
+        list(PartWriter(str(tmp_path), schema, 200)(1, endless()))
+    assert taken == 3
+    with pytest.raises(ResultLimit, match="bytes 1000000"):
+        list(PartWriter(str(tmp_path), schema, max_bytes=1_000_000)(2, endless()))
+    assert sum(part.stat().st_size for part in tmp_path.iterdir()) < 2 * LOOK_EVERY

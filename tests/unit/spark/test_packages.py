@@ -157,3 +157,25 @@ def test_the_packaged_lock_file() -> None:
     assert all(len(package.sha256) == 64 and package.size > 0 for package in packages)
     assert locked_packages(("core", "core")) == packages
     assert '<dependency org="org.xerial" name="sqlite-jdbc" rev="3.53.4.0"/>' in ivy_module(packages)
+
+
+def test_a_package_that_was_replaced_is_not_used(tmp_path: Path, lock_file: Path) -> None:
+    java = _registry(tmp_path / "r")
+    files = ensure_packages(tmp_path / "cache", lambda line: None, java, lock_file=lock_file)
+    evil = bytes(reversed(files[0].read_bytes()))  # of the same size
+    assert evil != files[0].read_bytes()
+    files[0].write_bytes(evil)
+    with pytest.raises(Corrupt, match="does not match its checksum"):
+        ensure_packages(tmp_path / "cache", lambda line: None, java, lock_file=lock_file)
+
+
+def test_a_package_that_others_could_change_after_its_verification_is_not_used(tmp_path: Path, lock_file: Path) -> None:
+    java, lines = _registry(tmp_path / "r"), list[str]()
+    files = ensure_packages(tmp_path / "cache", lines.append, java, lock_file=lock_file)
+    lines.clear()
+    files[0].chmod(0o666)  # of this user: it is closed, and needs no registry
+    elsewhere = files[1].rename(tmp_path / "elsewhere")
+    files[1].symlink_to(elsewhere)
+    assert ensure_packages(tmp_path / "cache", lines.append, java, lock_file=lock_file) == files
+    assert files[0].stat().st_mode & 0o777 == 0o644
+    assert not files[1].is_symlink() and lines == ["fetching b-2.jar (1 MB)"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headwater.errors import InvalidSetting
+from headwater.spark.gateway import LAUNCH
 from headwater.spark.session import SparkEngine, SparkSettings, conf
 
 SETTINGS = SparkSettings(
@@ -50,9 +51,35 @@ def test_paths_that_spark_would_split(settings: SparkSettings) -> None:
         conf(SETTINGS, (Path("/a:b.jar"),))
 
 
-def test_only_a_local_driver_hides_on_the_loopback() -> None:
-    assert conf(SETTINGS, JARS)["spark.driver.bindAddress"] == "127.0.0.1"
-    assert "spark.driver.bindAddress" not in conf(replace(SETTINGS, master="spark://host:7077"), JARS)
+def test_a_driver_hides_on_the_loopback_unless_it_is_told_otherwise() -> None:
+    cluster = replace(SETTINGS, master="spark://host:7077")
+    for settings in (SETTINGS, cluster):
+        for name in ("spark.driver.host", "spark.driver.bindAddress"):
+            assert conf(settings, JARS)[name] == "127.0.0.1"
+    open_ = replace(cluster, host="10.0.0.5", secret="s3")
+    assert conf(open_, JARS)["spark.driver.bindAddress"] == "10.0.0.5"
+    assert "s3" not in repr(open_)
+    with pytest.raises(InvalidSetting, match='"spark_host" needs the setting "spark_secret"'):
+        conf(replace(cluster, host="10.0.0.5"), JARS)
+    trusted = replace(cluster, host="10.0.0.5", extra={"spark.authenticate": "false"})
+    assert conf(trusted, JARS)["spark.authenticate"] == "false"
+
+
+def test_ports_ask_for_a_secret_and_encrypt() -> None:
+    local = conf(SETTINGS, JARS)
+    assert (local["spark.authenticate"], local["spark.network.crypto.enabled"]) == ("true", "true")
+    assert "spark.authenticate.secret" not in local  # Spark makes one up
+    shared = conf(replace(SETTINGS, master="spark://h:1", secret="s3"), JARS)
+    assert (shared["spark.authenticate"], shared["spark.authenticate.secret"]) == ("true", "s3")
+    assert "spark.authenticate.secret" not in LAUNCH  # what is launched with shows in the list of processes
+    assert "spark.authenticate" not in conf(replace(SETTINGS, master="spark://h:1"), JARS)
+
+
+def test_files_are_for_their_owner_or_group() -> None:
+    for umask, text in ((0o077, "077"), (0o007, "007")):
+        found = conf(replace(SETTINGS, umask=umask), JARS)
+        assert found["spark.hadoop.fs.permissions.umask-mode"] == text
+        assert found["spark.executorEnv.HEADWATER_UMASK"] == text
 
 
 def test_sockets_need_a_short_path_and_a_local_master() -> None:

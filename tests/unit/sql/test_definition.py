@@ -193,3 +193,14 @@ def test_hostile_files_are_refused(kind: str, text: str) -> None:
 def test_an_unknown_kind_of_file() -> None:
     with pytest.raises(InvalidSchema, match="is not known"):
         read_schema("", "xml")  # type: ignore[arg-type]
+
+
+def test_a_decimal_without_digits_holds_amounts_and_says_so() -> None:
+    made = parse("CREATE TOPIC t (a DECIMAL, b STRUCT<c: NUMERIC>, d DECIMAL(12, 2), e DEC(5))")
+    assert isinstance(made, CreateTopic)
+    assert render_columns(made.definition.schema) == (
+        "a DECIMAL(38, 9), b STRUCT<c: DECIMAL(38, 9)>, d DECIMAL(12, 2), e DECIMAL(5, 0)"
+    )
+    (said,) = notices(made.definition)
+    assert said == 'Columns "a", "b.c": DECIMAL is DECIMAL(38, 9); write DECIMAL(p, s) for other digits.'
+    assert parse_type(render_type(parse_type("DECIMAL(10, 0)"))) == parse_type("DECIMAL(10, 0)")

@@ -66,6 +66,7 @@ def test_at_most_so_many_however_young_but_not_those_that_are_just_in_use() -> N
     found = metadata([50, 40, 30, 20, 10])
     assert gone(plan_expiry(found, Keep(100, least=1, most=2), NOW)) == [1, 2, 3]
     assert gone(plan_expiry(found, Keep(100, least=1, most=2, floor=35), NOW)) == [1, 2]
+    assert gone(plan_expiry(found, Keep(100, least=1, most=2, floor=45, floor_most=3), NOW)) == [1, 2], "nor too many"
 
 
 def test_a_view_keeps_the_whole_line_up_to_the_newest() -> None:

@@ -109,6 +109,7 @@ def test_rows_in_order_are_counted(lake: Lake) -> None:
     assert table_stats(commit_rows(lake, "plain", rows(100)), ManifestCache(), Footers()).ordered_rows == 0
 
 
+@pytest.mark.leaves_damage
 def test_footers_are_read_once_and_a_damaged_one_is_named(lake: Lake) -> None:
     lake.sql(f"CREATE TOPIC t ({COLUMNS})")
     topic = commit_rows(lake, "t", rows(10), rows(10))

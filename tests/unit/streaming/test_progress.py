@@ -58,6 +58,7 @@ def test_a_successor_that_no_stream_keeps_says_nothing_of_one(lake: Lake) -> Non
     assert not is_streamed(views.load("v"))
 
 
+@pytest.mark.leaves_damage
 def test_a_commit_without_files_moves_it(lake: Lake) -> None:
     schema = view_table_schema(COLUMNS, 0)
     told = {P_STREAM: Progress(1, "v-01").to_json()}

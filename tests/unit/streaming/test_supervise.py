@@ -8,10 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headwater.engine.stream_status import StatusReader
 from headwater.errors import StaleCommit, StreamFailed
+from headwater.spark.session import SparkState
+from headwater.state.holders import holder_name
 from headwater.state.leases import Leases, open_state
 from headwater.state.streams import Standing, StreamStore
 from headwater.streaming import supervise
@@ -276,3 +280,48 @@ def test_at_the_end_all_are_stopped_and_leases_given_up(streams: Streams) -> Non
     assert time.monotonic() - began < 40
     assert streams.one.state("a") is streams.one.state("b") is None
     assert streams.is_free("a") and streams.is_free("b")
+
+
+def test_a_stream_whose_process_died_with_its_clock_ahead_is_taken_over_and_its_status_says_so(tmp_path: Path) -> None:
+    streams = Streams(tmp_path)
+    boot, number, started, part = holder_name("streams").split("|")
+    dead = Leases(streams._engine, f"{boot}|{number}|{started}0|{part}", 30, lambda: time.time() + 3000)
+    assert dead.acquire("stream:s")
+    nothing: Any = None
+    running: list[Supervisor | None] = [None]
+    status = StatusReader(nothing, nothing, streams.store, streams.leases, lambda: running[0], lambda: "ready")
+    assert status._running("s", wanted=True) == ("idle", None), "it does not run"
+    running[0] = streams.one
+    assert status._running("s", wanted=True) == ("starting", None)
+    streams.todo["s"] = follow
+    streams.one.tick()
+    assert status._running("s", wanted=True) == ("running", None)
+    assert streams.made == ["s"]
+    streams.one.stop()
+
+
+def test_a_status_says_what_a_stream_waits_for(tmp_path: Path) -> None:
+    streams = Streams(tmp_path)
+    nothing: Any = None
+    spark: list[SparkState] = ["not started"]
+    status = StatusReader(nothing, nothing, streams.store, streams.leases, lambda: streams.one, lambda: spark[0])
+    assert status._waits_for("s", "starting", None, 5) == "Spark, which is not started"
+    spark[0] = "starting"
+    assert status._waits_for("s", "starting", None, 5) == "Spark, which is starting"
+    assert status._waits_for("s", "running", None, 5) == "Spark, which is starting", "an incremental view has no query"
+    spark[0] = "ready"
+    assert status._waits_for("s", "starting", None, 5) == "the start of its query"
+    assert status._waits_for("s", "running", None, 5) == "5 records to catch up with"
+    assert status._waits_for("s", "running", None, 0) is None
+    assert status._waits_for("s", "stopped", None, 5) is None
+    moment = datetime(2026, 1, 1, 10, 5, tzinfo=UTC)
+    failed = status._waits_for("s", "waiting", moment, 5)
+    assert failed == "its next start at 10:05:00 UTC, because it failed"
+    elsewhere = Leases(streams._engine, "another machine/|1|2|streams", 30)
+    assert elsewhere.acquire("stream:s")
+    said = status._waits_for("s", "running", None, 5)
+    assert said is not None and said.startswith("the lease of a process on another machine, which ends at ")
+    elsewhere.release("stream:s")
+    neighbour = Leases(streams._engine, holder_name("another part"), 30)
+    assert neighbour.acquire("stream:s")
+    assert status._waits_for("s", "running", None, 5) is None, "it runs there"

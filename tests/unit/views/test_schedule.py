@@ -250,3 +250,16 @@ def test_every_plan_can_be_run_in_its_order(found: World) -> None:
         assert found.views[due.name].options.mode not in ("manual", "continuous")
         moved_below = {name for name in due.below if found.scene().changed(name)}
         assert moved_below <= due.after  # so that all of it stands for the same snapshots
+
+
+def test_what_a_clock_dated_that_was_ahead_holds_up_no_refresh() -> None:
+    found = world(("v", "t"), mode="periodic", refreshed_at=4000.0)
+    found.move("t")
+    assert found.names(1000) == ["v"], "committed by a process whose clock was ahead"
+    found.stand("v", Standing(started_at=1000, ended_at=1001))  # it is committed with a date that is ahead again
+    assert found.names(1059) == []
+    assert found.names(1060) == ["v"]
+    found.stand("v", Standing(started_at=4000, ended_at=4001))
+    assert found.names(1000) == ["v"], "begun by this process while the clock was ahead"
+    found.stand("v", Standing(started_at=4000, ended_at=4001, failures=1, retry_at=4300))
+    assert found.names(1000) == ["v"]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headwater.serving.agreement import types as t
 from headwater.serving.agreement.arithmetic import divided, positive_zero
-from headwater.serving.agreement.casts import cast, coerce
+from headwater.serving.agreement.casts import cast, coerce, failing
 from headwater.serving.agreement.values import NotProven, Typed
 
 Call = Callable[[str, str], str]
@@ -57,13 +57,22 @@ def _sum(args: Sequence[Typed], call: Call) -> Built:
 def _average(args: Sequence[Typed], call: Call) -> Built:
     of, x = args[0].type, args[0].sql
     if t.is_integral(of):
-        return call("avg", x), t.DOUBLE
+        return call("avg", _as_exact_double(args[0])), t.DOUBLE
     if not t.is_decimal(of):
         return call("avg", _as_double("avg", args[0])), t.DOUBLE
     to = t.decimal(min(of.precision + 4, t.MAX_PRECISION), min(of.scale + 4, t.MAX_PRECISION))
     count, total = call("count", x), call("sum", x)
     quotient = divided(total, of, cast(count, t.decimal(20, 0)), t.decimal(20, 0), to)
     return f"(CASE WHEN {count} > 0 THEN {quotient} END)", to
+
+
+def _as_exact_double(value: Typed) -> str:
+    """A whole number as the double that Spark adds up; an error where that is another number."""
+    found = cast(value.sql, t.DOUBLE)
+    if value.type == t.INT:
+        return found
+    never = failing("the average of large numbers", t.DOUBLE)
+    return f"(CASE WHEN {value.sql} BETWEEN -{2**53} AND {2**53} OR {value.sql} IS NULL THEN {found} ELSE {never} END)"
 
 
 def _as_double(function: str, value: Typed) -> str:

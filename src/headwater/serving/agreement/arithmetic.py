@@ -13,6 +13,9 @@ from headwater.serving.agreement.values import NotProven, Typed
 MAX_SHIFT = 10
 """Digits by which a dividend is lengthened at most in 64 bits."""
 
+NEGATED_DIGITS = 34
+"""Digits to which Spark rounds a decimal whose sign it changes."""
+
 MAX_REPEATED = 300
 """Characters of operands up to which a division is written in two ways."""
 
@@ -30,6 +33,24 @@ def arithmetic(operator: str, left: Typed, right: Typed) -> tuple[str, pa.DataTy
     if operator in "/%":
         return _guarded(a, b, right, f"({a.sql} {operator} {b.sql})", to), to
     return f"({a.sql} {operator} {b.sql})", to
+
+
+def negated(value: Typed) -> str:
+    """`-value`; raises where Spark rounds it."""
+    return _with_few_digits(value, cast(f"-({value.sql})", value.type))
+
+
+def absolute(value: Typed) -> str:
+    """`abs(value)`; raises where Spark rounds it."""
+    return _with_few_digits(value, cast(f"abs({value.sql})", value.type))
+
+
+def _with_few_digits(value: Typed, result: str) -> str:
+    """`result`, or an error where a decimal has more digits than Spark keeps when it changes a sign."""
+    if not t.is_decimal(value.type) or value.type.precision <= NEGATED_DIGITS:
+        return result
+    never = failing("the sign of a long decimal", value.type)
+    return f"(CASE WHEN abs({value.sql}) >= {_literal(10**NEGATED_DIGITS, value.type)} THEN {never} ELSE {result} END)"
 
 
 def _number(value: Typed) -> bool:

@@ -18,7 +18,7 @@ from headwater.serving.agreement.parsing import WRITTEN_CAST, has_only
 from headwater.serving.agreement.pruning import kept
 from headwater.serving.agreement.scope import Column, Reference, Relation, Scope
 from headwater.serving.agreement.types import spark_type
-from headwater.serving.agreement.values import NotProven
+from headwater.serving.agreement.values import MAX_COLUMNS, NotProven
 
 Columns = tuple[Column, ...]
 
@@ -131,7 +131,7 @@ def outputs(node: exp.Select, scope: Scope) -> Columns | None:
     for item in node.expressions:
         if item.is_star:
             starred = _starred(node, item, scope)
-            if starred is None:
+            if starred is None or len(found) + len(starred) > MAX_COLUMNS:
                 return None
             found += starred
         else:

@@ -113,15 +113,30 @@ def _explicit(value: Typed, to: pa.DataType) -> str:
     if of in t.TIMESTAMPS and to == t.DATE:
         return cast(naive(value), t.DATE)
     if of == t.DATE and to == t.STRING:
-        return cast(value.sql, to)
+        return _date_as_text(value.sql)
     return _widened(value, to)
+
+
+def _date_as_text(sql: str) -> str:
+    # Outside of four digits, Spark writes +10000-01-01 and 0000-12-31, and DuckDB 10000-01-01 and 0001-12-31 (BC).
+    never = failing("a year of other than four digits as text", t.STRING)
+    common = f"{sql} BETWEEN DATE '0001-01-01' AND DATE '9999-12-31' OR {sql} IS NULL"
+    return f"(CASE WHEN {common} THEN {cast(sql, t.STRING)} ELSE {never} END)"
+
+
+def _decimal_as_text(value: Typed) -> str:
+    of = value.type
+    if of.precision > of.scale:
+        return cast(value.sql, t.STRING)
+    # Without a digit before the point, DuckDB writes .5 where Spark writes 0.5.
+    return cast(cast(value.sql, t.decimal(of.precision + 1, of.scale)), t.STRING)
 
 
 def _from_number(value: Typed, to: pa.DataType) -> str:
     if t.is_integral(to):
         return cast(f"trunc({value.sql})", to)
     if t.is_decimal(value.type) and to == t.STRING:
-        return cast(value.sql, to)
+        return _decimal_as_text(value)
     if value.type == t.DOUBLE and to == t.FLOAT:
         return cast(value.sql, to)
     return _widened(value, to)

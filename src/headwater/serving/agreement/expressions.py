@@ -15,6 +15,7 @@ from headwater.serving.agreement.casts import cast_by_name, failing
 from headwater.serving.agreement.functions import CASTS, PARTS, SCALARS, part
 from headwater.serving.agreement.operators import ARITHMETIC, COMPARISONS
 from headwater.serving.agreement.parsing import only
+from headwater.serving.agreement.relations import Reads
 from headwater.serving.agreement.scope import Column, Scope, field
 from headwater.serving.agreement.values import NotProven, Typed, spelled, written_call
 
@@ -34,12 +35,12 @@ class Expressions:
     def __init__(
         self,
         scope: Scope,
-        read: Callable[[Column], None],
+        reads: Reads,
         subquery: Callable[[exp.Expression], tuple[str, Sequence[tuple[str, pa.DataType]]]],
         whole_structs: bool = False,
     ) -> None:
         self.scope = scope
-        self.read = read
+        self.reads = reads
         self.subquery = subquery
         self.whole_structs = whole_structs
 
@@ -48,7 +49,9 @@ class Expressions:
         handler = HANDLERS.get(type(node))
         if handler is None:
             raise NotProven(f"{type(node).__name__.lower()} is not proven to agree")
-        return handler(self, node)
+        found = handler(self, node)
+        self.reads.count_text(found.sql)
+        return found
 
     def condition(self, node: exp.Expression) -> str:
         """A boolean expression's SQL."""
@@ -64,7 +67,7 @@ class Expressions:
         """A column under the name it was called by."""
         if column.type is None:
             raise NotProven(f'the type of column "{written}" is not proven to agree')
-        self.read(column)
+        self.reads.column(column)
         return Typed(column.sql, column.type, written, attribute=written)
 
     def fields(self, base: Typed, names: Sequence[str]) -> Typed:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from headwater.serving.agreement import types as t
-from headwater.serving.agreement.arithmetic import arithmetic, rounded, whole
+from headwater.serving.agreement.arithmetic import absolute, arithmetic, rounded, whole
 from headwater.serving.agreement.casts import aware, cast, coerce, explicit, failing, naive
 from headwater.serving.agreement.values import NotProven, Typed
 
@@ -78,15 +78,24 @@ def _extreme(function: str) -> Callable[[Args], Built]:
         unified = common(args)
         if not t.is_comparable(unified[0].type):
             raise NotProven(f'function "{function}" on this type is not proven to agree')
-        return f"{function}({', '.join(a.sql for a in unified)})", unified[0].type
+        of, found = unified[0].type, f"{function}({', '.join(a.sql for a in unified)})"
+        return (_of_one_zero(found, unified) if t.is_fractional(of) else found), of
 
     return build
+
+
+def _of_one_zero(found: str, among: Args) -> str:
+    """`found`, or an error where it is zero and there are both zeros: which one Spark takes is up to its optimiser."""
+    negative = " OR ".join(f"({a.sql} = 0 AND signbit({a.sql}))" for a in among)
+    positive = " OR ".join(f"({a.sql} = 0 AND NOT signbit({a.sql}))" for a in among)
+    never = failing("0.0 beside -0.0", among[0].type)
+    return f"(CASE WHEN {found} = 0 AND ({negative}) AND ({positive}) THEN {never} ELSE {found} END)"
 
 
 def _absolute(args: Args) -> Built:
     if not t.is_numeric(args[0].type):
         raise NotProven('function "abs" on this type is not proven to agree')
-    return cast(f"abs({args[0].sql})", args[0].type), args[0].type
+    return absolute(args[0]), args[0].type
 
 
 def _positive_remainder(args: Args) -> Built:

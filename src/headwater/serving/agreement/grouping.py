@@ -82,7 +82,9 @@ class Rows(Expressions):
 
     def expr(self, node: exp.Expression) -> Typed:
         if self.aliases and isinstance(node, exp.Column) and not node.table and node.name.lower() in self.aliases:
-            return self.aliases[node.name.lower()]
+            found = self.aliases[node.name.lower()]
+            self.reads.count_text(found.sql)
+            return found
         return super().expr(node)
 
     def call(self, node: exp.Anonymous) -> Typed:
@@ -207,7 +209,7 @@ class Groups(Rows):
     """Expressions over groups: keys and aggregates, collected as columns of an inner query."""
 
     def __init__(self, rows: Rows, keys: Sequence[Typed], alias: str) -> None:
-        super().__init__(rows.scope, rows.read, rows.subquery, rows.whole_structs)
+        super().__init__(rows.scope, rows.reads, rows.subquery, rows.whole_structs)
         self.rows = rows
         self.alias = alias
         self.keys: Mapping[str, str] = {key.sql: f"k{number}" for number, key in reversed(list(enumerate(keys)))}

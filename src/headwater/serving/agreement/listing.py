@@ -14,6 +14,7 @@ from sqlglot import exp
 from headwater.serving.agreement.functions import CASTS
 from headwater.serving.agreement.operators import ARITHMETIC, COMPARISONS
 from headwater.serving.agreement.parsing import PLAIN_NAME, has_only, names_alias
+from headwater.serving.agreement.values import MAX_COLUMNS
 
 OPERATORS = (
     *(*COMPARISONS, *ARITHMETIC, exp.And, exp.Or, exp.Not, exp.Neg, exp.DPipe, exp.Is, exp.Between, exp.In),
@@ -120,6 +121,9 @@ def aliased(node: exp.Expression, columns: Listed, name: str | None) -> Source:
 
 
 def joined(listed: Sequence[Listed]) -> Listed:
+    """The columns side by side; none are known where there are too many."""
+    if sum(len(each.names) for each in listed) > MAX_COLUMNS:
+        return OPEN
     return Listed(tuple(name for each in listed for name in each.names), all(each.whole for each in listed))
 
 

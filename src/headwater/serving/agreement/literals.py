@@ -11,7 +11,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headwater.serving.agreement import types as t
-from headwater.serving.agreement.arithmetic import rounded_quotient
+from headwater.serving.agreement.arithmetic import negated, rounded_quotient
 from headwater.serving.agreement.casts import cast, double, explicit, instant, moment_name, moment_sql
 from headwater.serving.agreement.parsing import WRITTEN_CAST, only
 from headwater.serving.agreement.scope import text_literal
@@ -76,7 +76,7 @@ def negative(self: Expressions, node: exp.Expression) -> Typed:
     value = self.operand(node.this)
     if not t.is_numeric(value.type):
         raise NotProven("a minus sign on this type is not proven to agree")
-    return Typed(cast(f"-({value.sql})", value.type), value.type, spelled("(- {})", value), value.constant)
+    return Typed(negated(value), value.type, spelled("(- {})", value), value.constant)
 
 
 def data_type(node: exp.Expression) -> pa.DataType:

@@ -41,6 +41,8 @@ ARITHMETIC: dict[type[exp.Expression], str] = {
 
 def comparison(self: Expressions, node: exp.Expression) -> Typed:
     only(node, "this", "expression")
+    if (tested := _minus_zero(self, node)) is not None:
+        return tested
     operator = COMPARISONS[type(node)]
     written = [self.operand(node.this), self.operand(node.expression)]
     left, right = compared(written)
@@ -52,6 +54,17 @@ def comparison(self: Expressions, node: exp.Expression) -> Typed:
     name = spelled(f"({{}} {operator} {{}})", left, right)
     duck = "IS NOT DISTINCT FROM" if operator == "<=>" else operator
     return Typed(f"({left.sql} {duck} {right.sql})", t.BOOLEAN, name, constant)
+
+
+def _minus_zero(self: Expressions, node: exp.Expression) -> Typed | None:
+    """`CAST(value AS STRING) = '-0.0'` of a float, by which views tell the two zeros apart; None for all else."""
+    text, written = node.this, node.expression
+    if not (isinstance(node, exp.EQ) and isinstance(text, exp.Cast) and written.is_string and written.name == "-0.0"):
+        return None
+    value = self.operand(text.this)
+    if not t.is_fractional(value.type) or text.to.sql(dialect="spark") != "STRING":
+        return None
+    return Typed(f"({value.sql} = 0 AND signbit({value.sql}))", t.BOOLEAN, None, value.constant)
 
 
 def _is_cut(value: Typed, other: Typed) -> bool:

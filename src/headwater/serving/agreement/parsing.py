@@ -6,7 +6,9 @@ was written, and the table of proven functions speaks about Spark's functions, s
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import sqlglot
@@ -20,10 +22,17 @@ from headwater.serving.agreement.values import NotProven
 WRITTEN_CAST = "written_cast"
 """Marks `CAST(x AS t)` and `x::t`, as distinct from a literal's suffix (`3L`)."""
 
+MAX_UNFOLDED = 1000
+"""Tables and SELECTs that a query may have once its WITH clauses are put in: a translation visits every one of them."""
+
 _SUFFIXES = {"L", "S", "Y", "D", "F", "BD"}
 _TRAILING_COMMA = re.compile(r",\s*(?:from\b|\))", re.IGNORECASE)
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _SPARK: Any = Dialect.get_or_raise("spark").__class__
+
+
+# sqlglot warns of what it does not understand, on a user's terminal. Here that is an answer: Spark gets the query.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 
 def _explicit_cast(parser: Any) -> exp.Expression:
@@ -80,6 +89,28 @@ def parse(text: str) -> exp.Expression:
         if not identifier.args.get("quoted") and not PLAIN_NAME.match(identifier.name):
             raise NotProven(f'name "{identifier.name}" must be quoted')
     return tree
+
+
+def check_unfolded(tree: exp.Expression) -> None:
+    """NotProven when a walk that puts WITH clauses in where they are named would take too long."""
+    if tree.find(exp.CTE) and _unfolded(tree, {}) > MAX_UNFOLDED:
+        raise NotProven("its WITH clauses unfold into too many parts")
+
+
+def _unfolded(node: exp.Expression, known: Mapping[str, int]) -> int:
+    """How many tables and SELECTs the node has when every name that WITH defines is replaced by what it stands for.
+
+    `known` says how many that is for each such name. Two uses of each name in the next double it at every step.
+    """
+    if isinstance(node, exp.Table):
+        return known.get(node.name.lower(), 1)
+    defined = node.args.get("with_")
+    if isinstance(defined, exp.With):
+        known = dict(known)
+        for each in defined.expressions:
+            known[each.alias.lower()] = _unfolded(each.this, known)
+    inside = sum(_unfolded(child, known) for child in node.iter_expressions() if child is not defined)
+    return inside + isinstance(node, exp.Select)
 
 
 def has_only(node: exp.Expression, *allowed: str) -> bool:

@@ -56,7 +56,7 @@ from pyiceberg.types import (
 from sqlglot import exp
 
 from headwater.serving.agreement import types as t
-from headwater.serving.agreement.casts import instant
+from headwater.serving.agreement.casts import EXACT_DOUBLE_DIGITS, instant
 from headwater.serving.agreement.values import NotProven
 
 Resolve = Callable[[exp.Expression], NestedField | None]
@@ -64,6 +64,8 @@ Resolve = Callable[[exp.Expression], NestedField | None]
 Value = bool | int | float | str | bytes | Decimal
 """What PyIceberg takes as a literal; dates, timestamps and UUIDs are written as text."""
 
+EXACT_DOUBLE_WHOLE = 2**53
+"""Below this, every whole number is a double of its own."""
 _WIDE = Context(prec=76)
 """Room for any DECIMAL; Python's own context stops at 28 digits."""
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -246,7 +248,10 @@ def _side(
 def _membership(node: exp.In, field: NestedField, negated: bool) -> BooleanExpression:
     if node.args.get("query") or not node.expressions:
         return AlwaysTrue()
-    values = [literal(item, field.field_type) for item in node.expressions if not isinstance(item, exp.Null)]
+    items = [item for item in node.expressions if not isinstance(item, exp.Null)]
+    # Spark brings a list to one type: beside a double, whole numbers are doubles too.
+    as_doubles = any(number is not None and number[1] for number in map(_written_number, items))
+    values = [literal(item, field.field_type, as_double=as_doubles) for item in items]
     if len(values) < len(node.expressions) and (negated or not values):
         return AlwaysFalse()  # with a null among them, no value is surely none of them
     if not negated:
@@ -279,11 +284,11 @@ def _starting(field: NestedField | None, prefix: exp.Expression, negated: bool) 
 
 def _is_literal(node: exp.Expression) -> bool:
     if isinstance(node, exp.Neg | exp.Cast):
-        return isinstance(node.this, exp.Literal)
+        return isinstance(node.this, exp.Literal) or (isinstance(node, exp.Neg) and _is_literal(node.this))
     return isinstance(node, exp.Literal | exp.Boolean | exp.HexString)
 
 
-def literal(node: exp.Expression, of: IcebergType) -> Value:
+def literal(node: exp.Expression, of: IcebergType, *, as_double: bool = False) -> Value:
     """A literal as a value of a column's type, when comparing as that type means what Spark means; else NotProven."""
     if isinstance(node, exp.Boolean) and isinstance(of, BooleanType):
         return bool(node.this)
@@ -295,11 +300,23 @@ def literal(node: exp.Expression, of: IcebergType) -> Value:
         return _moment(str(node.this), None, of)
     if isinstance(node, exp.HexString):
         return _binary(bytes.fromhex(f"{node.this:0>{len(node.this) + len(node.this) % 2}}"), of)
+    if (number := _written_number(node)) is None:
+        raise NotProven("not a literal of the column's type")
+    return _number(number[0], of, number[1] or as_double)
+
+
+def _written_number(node: exp.Expression) -> tuple[Decimal, bool] | None:
+    """A number as it is written, and whether it is a DOUBLE, as `1e0`, `1D` and `CAST(1 AS DOUBLE)` are."""
     sign = "-" if isinstance(node, exp.Neg) else ""
     inner = node.this if sign else node
-    if isinstance(inner, exp.Literal) and not inner.is_string:
-        return _number(Decimal(f"{sign}{inner.this}"), of)
-    raise NotProven("not a literal of the column's type")
+    is_cast = isinstance(inner, exp.Cast) and inner.args["to"].this == exp.DType.DOUBLE
+    inner = inner.this if is_cast else inner
+    if not isinstance(inner, exp.Literal) or inner.is_string:
+        return None
+    try:
+        return Decimal(f"{sign}{inner.this}"), is_cast or "e" in str(inner.this).lower()
+    except InvalidOperation:
+        raise NotProven("a number that is no decimal") from None
 
 
 def _binary(value: bytes, of: IcebergType) -> bytes:
@@ -318,16 +335,21 @@ def _moment(text: str, written: object, of: IcebergType) -> str:
     return moment.isoformat()
 
 
-def _number(value: Decimal, of: IcebergType) -> Value:
+def _number(value: Decimal, of: IcebergType, is_double: bool) -> Value:
+    """A number as a value of the column's type, if there is one that compares with all others as the number does.
+
+    Beside a double, Spark compares any number as a double, and a BIGINT or a long DECIMAL may equal its neighbours.
+    """
     bits = _BITS.get(type(of))
     if bits and value == value.to_integral_value() and -(2**bits) <= value < 2**bits:
-        return int(value)
-    if isinstance(of, DecimalType):
+        if bits == 31 or not is_double or abs(value) < EXACT_DOUBLE_WHOLE:
+            return int(value)
+    elif isinstance(of, DecimalType) and (not is_double or of.precision <= EXACT_DOUBLE_DIGITS):
         exact = _rounded(value, of.scale)
         if exact == value and len(exact.as_tuple().digits) <= of.precision:
             return exact
     # A FLOAT column is compared as DOUBLE; the bound must be the same number in both.
-    if isinstance(of, DoubleType) or (isinstance(of, FloatType) and _as_float(float(value)) == value):
+    elif isinstance(of, DoubleType) or (isinstance(of, FloatType) and _as_float(float(value)) == value):
         return float(value)
     raise NotProven("not a literal of the column's type")
 

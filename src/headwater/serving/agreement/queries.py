@@ -17,9 +17,9 @@ from headwater.serving.agreement.folds import REMEMBERED, Mentioned, fold, shown
 from headwater.serving.agreement.grouping import Groups, Rows, aggregates, direction
 from headwater.serving.agreement.operators import in_query
 from headwater.serving.agreement.parsing import names_alias, only
-from headwater.serving.agreement.relations import From, Known, Query, Reads, repeated
+from headwater.serving.agreement.relations import MAX_REPEATS, From, Known, Query, Reads, repeated
 from headwater.serving.agreement.scope import Scope
-from headwater.serving.agreement.values import Ambiguous, Folded, NotProven, Tables, Typed
+from headwater.serving.agreement.values import MAX_COLUMNS, Ambiguous, Folded, NotProven, Tables, Typed
 
 SET_OPERATIONS: Mapping[type[exp.Expression], str] = {
     exp.Union: "UNION",
@@ -32,8 +32,16 @@ _MODIFIERS = ("order", "limit", "offset", "with_")
 class Queries:
     """Translates queries over known tables, collecting what they read."""
 
-    def __init__(self, tables: Tables, reads: Reads, whole_structs: bool = False, mentioned: Mentioned = None) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        reads: Reads,
+        whole_structs: bool = False,
+        mentioned: Mentioned = None,
+        most_repeats: int | None = MAX_REPEATS,
+    ) -> None:
         self.reads = reads
+        self.most_repeats = most_repeats
         self.whole_structs = whole_structs
         self.mentioned = mentioned
         self.known = Known(tables, {})
@@ -45,15 +53,18 @@ class Queries:
         self.known = self._with(node.args.get("with_"))
         try:
             if isinstance(node, exp.Select):
-                return Select(self, node).query()
-            if type(node) in SET_OPERATIONS:
-                return self._set_operation(node)
-            if isinstance(node, exp.Subquery) and not node.args.get("alias"):
+                found = Select(self, node).query()
+            elif type(node) in SET_OPERATIONS:
+                found = self._set_operation(node)
+            elif isinstance(node, exp.Subquery) and not node.args.get("alias"):
                 only(node, "this", *_MODIFIERS)
-                return self._modified(self.query(node.this), node)
+                found = self._modified(self.query(node.this), node)
+            else:
+                raise NotProven(f"{type(node).__name__.lower()} is not proven to agree")
         finally:
             self.known = known
-        raise NotProven(f"{type(node).__name__.lower()} is not proven to agree")
+        self.reads.count_text(found.sql)
+        return found
 
     def _with(self, node: exp.Expression | None) -> Known:
         if node is None:
@@ -136,7 +147,9 @@ class Queries:
 @lru_cache(maxsize=REMEMBERED)
 def _folded(view: Folded, wanted: Mentioned, whole_structs: bool) -> tuple[Query, frozenset[str]]:
     reads = Reads()
-    query = Queries({view.states: view.schema}, reads, whole_structs).query(fold(view, wanted))
+    # Unlike a sequence that a query asks for, a view's row is repeated as often as it was stored.
+    queries = Queries({view.states: view.schema}, reads, whole_structs, most_repeats=None)
+    query = queries.query(fold(view, wanted))
     return query, frozenset(reads.columns[view.states])
 
 
@@ -229,11 +242,12 @@ class Select:
         origin = From(queries.known, self.reads, queries.query, queries.folded)
         self.origin, scope = origin.translate(node, self._on)
         for lateral in node.args.get("laterals") or ():
-            self.origin, scope = repeated(self.origin, scope, lateral, self.reads.alias(), self._plain(scope).expr)
+            expr, most = self._plain(scope).expr, queries.most_repeats
+            self.origin, scope = repeated(self.origin, scope, lateral, self.reads.alias(), expr, most)
         self.rows = self._rows(scope)
 
     def _rows(self, scope: Scope) -> Rows:
-        return Rows(scope, self.reads.column, self.queries.subquery, self.queries.whole_structs)
+        return Rows(scope, self.reads, self.queries.subquery, self.queries.whole_structs)
 
     def _on(self, scope: Scope, node: exp.Expression) -> str:
         if node.find(exp.Query, exp.Exists):
@@ -241,7 +255,7 @@ class Select:
         return self._plain(scope).condition(node)
 
     def _plain(self, scope: Scope) -> Expressions:
-        return Plain(scope, self.reads.column, self.queries.subquery, self.queries.whole_structs)
+        return Plain(scope, self.reads, self.queries.subquery, self.queries.whole_structs)
 
     def query(self) -> Query:
         """The whole of it."""
@@ -350,6 +364,8 @@ class Select:
             else:
                 value = over.expr(node)
                 output.append((value.attribute or value.name, value))
+            if len(output) > MAX_COLUMNS:
+                raise NotProven("it has too many columns")
         return output
 
     def _star(self, over: Rows, node: exp.Expression) -> list[tuple[str | None, Typed]]:

@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from headwater.serving.agreement.carrying import Columns, cut, equate, narrow, outputs, renamed, side_by_side
 from headwater.serving.agreement.folds import REMEMBERED, Mentioned, fold, mentioned, shown
-from headwater.serving.agreement.parsing import has_only
+from headwater.serving.agreement.parsing import check_unfolded, has_only
 from headwater.serving.agreement.pruning import applying
 from headwater.serving.agreement.relations import items, table_name
 from headwater.serving.agreement.scope import Column, Reference, Relation, Scope
@@ -44,6 +44,7 @@ def reaching(tree: exp.Expression, tables: Tables) -> dict[str, Reference]:
     """By stored table, what holds for all of its rows that have an effect on the result, wherever it is read."""
     walk = Reaching(tables, mentioned(tree))
     try:
+        check_unfolded(tree)
         walk.query(tree, {})
     except (NotProven, RecursionError):
         return _unfiltered(tree, tables)

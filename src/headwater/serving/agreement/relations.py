@@ -16,7 +16,7 @@ from headwater.serving.agreement.intervals import micros_of
 from headwater.serving.agreement.parsing import only
 from headwater.serving.agreement.scope import Column, Relation, Scope, quoted
 from headwater.serving.agreement.types import BIGINT, INT, TIMESTAMP, TIMESTAMPS, spark_type
-from headwater.serving.agreement.values import Folded, NotProven, Tables, Typed
+from headwater.serving.agreement.values import MAX_ALL_TEXT, MAX_RELATIONS, Folded, NotProven, Tables, Typed
 from headwater.types import TOPICS
 
 JOINS: Mapping[tuple[str, str], str] = {
@@ -47,15 +47,24 @@ class Query:
 
 @dataclass(slots=True)
 class Reads:
-    """Collects, while a query is translated, the columns that it reads of each stored table."""
+    """Collects, while a query is translated, the columns that it reads of each stored table, and its size."""
 
     columns: dict[str, set[str]] = field(default_factory=dict)
     aliases: int = 0
+    text: int = 0  # characters of all parts so far
     sorts: bool = False  # whether a view that it reads sorts rows
 
     def alias(self) -> str:
         self.aliases += 1
+        if self.aliases > MAX_RELATIONS:
+            raise NotProven("it joins too many tables")
         return f"t{self.aliases}"
+
+    def count_text(self, sql: str) -> None:
+        """NotProven where the parts of the translation have become too long together."""
+        self.text += len(sql)
+        if self.text > MAX_ALL_TEXT:
+            raise NotProven("the statement is too long")
 
     def table(self, name: str) -> set[str]:
         return self.columns.setdefault(name, set())
@@ -181,11 +190,20 @@ class From:
 _ONE = (cast("1", BIGINT), cast(cast("1", INT), BIGINT))
 
 
+MAX_REPEATS = 10_000
+"""Rows that a query may make of each: DuckDB makes them of a whole chunk at once, beside its memory limit."""
+
+
 def repeated(
-    sql: str, scope: Scope, lateral: exp.Expression, alias: str, expr: Callable[[exp.Expression], Typed]
+    sql: str,
+    scope: Scope,
+    lateral: exp.Expression,
+    alias: str,
+    expr: Callable[[exp.Expression], Typed],
+    most: int | None,
 ) -> tuple[str, Scope]:
     """`LATERAL VIEW explode(sequence(1, n)) x AS c`: every row n times, which is how signed rows are read; or from a
-    time to another by an interval, which is how rows of overlapping windows are."""
+    time to another by an interval, which is how rows of overlapping windows are. More than `most` are left to Spark."""
     only(lateral, "this", "view", "alias")
     names = lateral.args["alias"].args.get("columns") or []
     calls = [lateral.this, *(lateral.this.expressions if isinstance(lateral.this, exp.Anonymous) else ())]
@@ -194,23 +212,29 @@ def repeated(
         raise NotProven("this lateral view is not proven to agree")
     first, last = (expr(argument) for argument in calls[1].expressions[:2])
     if len(calls[1].expressions) == 3:
-        joined, column = _moments(first, last, micros_of(calls[1].expressions[2]), names[0].name, alias)
+        joined, column = _moments(first, last, micros_of(calls[1].expressions[2]), names[0].name, alias, most)
         return f"{sql} {joined}", Scope((*scope.relations, Relation(lateral.args["alias"].name or None, (column,))))
     if first.sql not in _ONE or last.type != BIGINT:
         raise NotProven("this lateral view is not proven to agree")
     # Below one, Spark counts downwards.
-    count = f"CASE WHEN {last.sql} < 1 THEN {failing('a sequence that counts down', BIGINT)} ELSE {last.sql} END"
+    count = _count(last.sql, f"{last.sql} < 1", most)
     relation = Relation(lateral.args["alias"].name or None, (Column(names[0].name, f"{alias}.c0", BIGINT),))
     return f"{sql} CROSS JOIN unnest(range(1, {count} + 1)) AS {alias}(c0)", Scope((*scope.relations, relation))
 
 
-def _moments(first: Typed, last: Typed, step: int, name: str, alias: str) -> tuple[str, Column]:
+def _count(value: str, counts_down: str, most: int | None) -> str:
+    """How long a sequence is, checked."""
+    down = f"CASE WHEN {counts_down} THEN {failing('a sequence that counts down', BIGINT)}"
+    long = "" if most is None else f" WHEN {value} > {most} THEN {failing('a long sequence', BIGINT)}"
+    return f"{down}{long} ELSE {value} END"
+
+
+def _moments(first: Typed, last: Typed, step: int, name: str, alias: str, most: int | None) -> tuple[str, Column]:
     """Every `step` microseconds from a time to another, and the column that holds them."""
     if first.type not in TIMESTAMPS or last.type != first.type or not step:
         raise NotProven("this lateral view is not proven to agree")
     low, high = naive(first), naive(last)
-    steps = f"(epoch_us({high}) - epoch_us({low})) // {step}"
-    count = f"CASE WHEN {high} < {low} THEN {failing('a sequence that counts down', BIGINT)} ELSE {steps} END"
+    count = _count(f"(epoch_us({high}) - epoch_us({low})) // {step}", f"{high} < {low}", most)
     moment = f"({low} + to_microseconds({step} * {alias}.c0))"
     column = Column(name, aware(moment) if first.type == TIMESTAMP else moment, first.type)
     return f"CROSS JOIN unnest(range(0, {count} + 1)) AS {alias}(c0)", column

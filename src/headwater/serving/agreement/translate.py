@@ -9,8 +9,9 @@ from pyiceberg.expressions import AlwaysTrue
 from sqlglot import exp
 
 from headwater.serving.agreement.folds import mentioned
+from headwater.serving.agreement.growth import check_growth, check_width
 from headwater.serving.agreement.mistakes import mistake
-from headwater.serving.agreement.parsing import parse
+from headwater.serving.agreement.parsing import check_unfolded, parse
 from headwater.serving.agreement.queries import Queries
 from headwater.serving.agreement.reaching import reaching
 from headwater.serving.agreement.relations import Query, Reads
@@ -31,6 +32,7 @@ def agree(text: str, tables: Tables) -> Agreed | Mistake | Unproven:
     certain that no engine can."""
     try:
         tree = parse(text)
+        check_unfolded(tree)
         try:
             return _translated(tree, tables)
         except NotProven as verdict:
@@ -42,16 +44,18 @@ def agree(text: str, tables: Tables) -> Agreed | Mistake | Unproven:
 
 
 def _translated(tree: exp.Expression, tables: Tables) -> Agreed:
+    growth = check_growth(tree)
     query, reads = _query(tree, tables, whole_structs=tree.find(exp.Order) is not None)
     if reads.sorts:
         query, reads = _query(tree, tables, whole_structs=True)
+    check_width(len(query.columns), sum(len(columns) for columns in reads.columns.values()), growth)
     found = reaching(tree, tables)
     needs = {
         name: ScanNeeds(frozenset(columns), found[name].filter if name in found else AlwaysTrue())
         for name, columns in sorted(reads.columns.items())
     }
     output = tuple(_output(name, of) for name, of in query.columns)
-    return Agreed(query.sql, output, needs, query.ordered, CHECK in query.sql)
+    return Agreed(query.sql, output, needs, query.ordered, CHECK in query.sql, growth)
 
 
 def _query(tree: exp.Expression, tables: Tables, *, whole_structs: bool) -> tuple[Query, Reads]:

@@ -52,6 +52,7 @@ class Agreed:
     `sql` names stored tables by quoted identifiers; its columns are `output` by position. Where the engines differ for
     some values only, the text checks the values and raises: after any error of DuckDB, Spark is to be asked. `checked`
     says that there are such checks, so that a caller can wait for the last row before it passes on the first one.
+    `growth` says how many times larger than stored values those of a column may be.
     """
 
     sql: str
@@ -59,6 +60,7 @@ class Agreed:
     tables: Mapping[str, ScanNeeds]
     ordered: bool
     checked: bool
+    growth: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,16 @@ class Ambiguous(NotProven):
 
 MAX_TEXT = 100_000
 """A check repeats the operands that it checks and so doubles the text at each level of nesting, which must end."""
+
+MAX_ALL_TEXT = 1_000_000
+"""Characters of all parts of a translation together: ORDER BY repeats items of the select list, and a name that WITH
+defines stands for its whole text wherever it is used."""
+
+MAX_RELATIONS = 100
+"""Tables, subqueries and groups of a query: DuckDB plans joins of hundreds for minutes, and no interrupt ends that."""
+
+MAX_COLUMNS = 5_000
+"""Columns of a query at any level: nested `SELECT *, *` doubles them at each. No topic has more."""
 
 
 @dataclass(frozen=True, slots=True)

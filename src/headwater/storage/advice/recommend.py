@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from headwater.catalog.metadata import summary_count
 from headwater.catalog.topics import Topic
 from headwater.sql.options import option
 from headwater.state.usage import TopicUsage
@@ -32,12 +33,12 @@ def recommend(topic: Topic, sample: pa.Table, usage: TopicUsage) -> tuple[Recomm
 
 def _ideas(topic: Topic, sample: pa.Table, usage: TopicUsage, layout: Layout) -> Iterator[Recommendation]:
     rows = sample
-    summary = snapshot.summary if (snapshot := topic.table.metadata.current_snapshot()) is not None else None
-    stored_rows = int((summary and summary["total-records"]) or sample.num_rows)
+    snapshot = topic.table.metadata.current_snapshot()
+    stored_rows = summary_count(snapshot, "total-records") or sample.num_rows
     questions = questions_of(topic.schema, usage)
     # With all rows in one row group there is nothing that could be skipped.
     if questions and stored_rows > layout.row_group_rows:
-        size = int((summary and summary["total-files-size"]) or 0)
+        size = summary_count(snapshot, "total-files-size")
         setting = Setting(topic, sample, layout, usage, questions, size)
         parts = list(advise_partitioning(setting))
         yield from parts

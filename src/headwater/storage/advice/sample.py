@@ -13,6 +13,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 
 from headwater.catalog.topics import Topic
+from headwater.storage.checksums import decoding
 from headwater.storage.distincts import spread
 from headwater.storage.field_ids import plan_reading
 from headwater.storage.parquet_stats import live_files
@@ -55,7 +56,8 @@ def _run(file: DataFile, schema: Schema, rows: int) -> pa.Table:
 
 
 def _batches(file: DataFile, schema: Schema) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(local_path(file.file_path), page_checksum_verification=True) as stored:
+    path = local_path(file.file_path)
+    with decoding(path), pq.ParquetFile(path, page_checksum_verification=True) as stored:
         reading = plan_reading(stored.schema_arrow, schema, file.file_path)
         for batch in stored.iter_batches(BATCH_ROWS, columns=list(reading.columns)):
             yield reading.batch(batch)

@@ -15,16 +15,13 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator, bind, extract_field_ids
-from pyiceberg.io.pyarrow import (
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-)
+from pyiceberg.io.pyarrow import compute_statistics_plan, parquet_path_to_id_mapping
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
 from headwater.state.usage import TopicUsage
+from headwater.storage.file_statistics import footer_statistics
 
 PARTS = 32
 
@@ -90,14 +87,13 @@ class Skipping:
         sink = pa.BufferOutputStream()
         pq.write_table(part, sink, compression="none", use_dictionary=False, store_decimal_as_integer=True)
         metadata = pq.read_metadata(pa.BufferReader(sink.getvalue()))
-        statistics = data_file_statistics_from_parquet_metadata(metadata, self._plan, self._paths)
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path="",
             file_format=FileFormat.PARQUET,
             partition=Record(),
             file_size_in_bytes=metadata.serialized_size,
-            **statistics.to_serialized_dict(),
+            **footer_statistics(metadata, self._plan, self._paths),
         )
 
 

@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import numpy as np
 
 from headwater.errors import BodyTooLarge
+from headwater.storage.decode.json_records import json_records
+
+_NEWLINE = ord("\n")
+_LINE_BYTES = 40
+"""What a line takes as an object of its own."""
 
 
-def ndjson_blocks(chunks: Iterable[bytes], target_bytes: int, max_line_bytes: int) -> Iterator[bytes]:
-    """The stream in blocks of about `target_bytes` that end where lines do; BodyTooLarge for a longer line."""
+def ndjson_blocks(
+    chunks: Iterable[bytes], target_bytes: int, max_line_bytes: int, max_lines: int = 0
+) -> Iterator[bytes]:
+    """The stream in blocks of about `target_bytes` that end where lines do; BodyTooLarge for a longer line.
+
+    With `max_lines`, a block has no more lines than that.
+    """
+    for block in _line_blocks(chunks, target_bytes, max_line_bytes):
+        if not max_lines or block.count(b"\n") <= max_lines:
+            yield block
+            continue
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)[max_lines - 1 :: max_lines] + 1
+        for start, stop in pairwise([0, *ends.tolist(), len(block)]):
+            if start < stop:
+                yield block[start:stop]
+
+
+def _line_blocks(chunks: Iterable[bytes], target_bytes: int, max_line_bytes: int) -> Iterator[bytes]:
     held: list[bytes] = []
     size = line = 0  # bytes held, and bytes since the last newline
     for piece in _pieces(chunks, target_bytes):
@@ -25,10 +49,35 @@ def ndjson_blocks(chunks: Iterable[bytes], target_bytes: int, max_line_bytes: in
         yield b"".join(held)
 
 
-def csv_blocks(chunks: Iterable[bytes], target_bytes: int, max_line_bytes: int) -> Iterator[bytes]:
+def json_blocks(chunks: Iterable[bytes], target_bytes: int, max_record_bytes: int) -> Iterator[bytes]:
+    """A JSON array's records in blocks of lines, one record on each; an array without any is an empty block.
+
+    A body of nothing, or of nothing but space, has no block.
+    """
+    lines: list[bytes] = []
+    size, found, blank = 0, False, True
+
+    def watched() -> Iterator[bytes]:
+        nonlocal blank
+        for chunk in chunks:
+            blank = blank and not chunk.strip()
+            yield chunk
+
+    for record in json_records(watched(), max_record_bytes):
+        found = True
+        lines.append(record.encode())
+        size += len(lines[-1]) + _LINE_BYTES
+        if size >= target_bytes:
+            yield b"\n".join(lines)
+            lines, size = [], 0
+    if lines or not (found or blank):
+        yield b"\n".join(lines)
+
+
+def csv_blocks(chunks: Iterable[bytes], target_bytes: int, max_line_bytes: int, max_lines: int = 0) -> Iterator[bytes]:
     """The same for CSV, where quoted cells may hold newlines; every block begins with the stream's header."""
     header = None
-    for block in _quoted_blocks(chunks, target_bytes, max_line_bytes):
+    for block in _quoted_blocks(chunks, target_bytes, max_line_bytes, max_lines):
         if header is None:
             header = block[: block.find(b"\n") + 1]
             yield block
@@ -36,9 +85,9 @@ def csv_blocks(chunks: Iterable[bytes], target_bytes: int, max_line_bytes: int) 
             yield header + block
 
 
-def _quoted_blocks(chunks: Iterable[bytes], target_bytes: int, max_line_bytes: int) -> Iterator[bytes]:
+def _quoted_blocks(chunks: Iterable[bytes], target_bytes: int, max_line_bytes: int, max_lines: int) -> Iterator[bytes]:
     held = bytearray()
-    ended = scanned = 0  # where the last whole record ends, and how far quotes were counted
+    ended = scanned = lines = 0  # where the last whole record ends, how far quotes were counted, and records so far
     quoted = False
     for piece in _pieces(chunks, target_bytes):
         held += piece
@@ -47,12 +96,16 @@ def _quoted_blocks(chunks: Iterable[bytes], target_bytes: int, max_line_bytes: i
             scanned = newline + 1
             if not quoted:
                 _check_length(scanned - ended - 1, max_line_bytes)
-                ended = scanned
+                ended, lines = scanned, lines + 1
+                if lines == max_lines:
+                    yield bytes(held[:ended])
+                    del held[:ended]
+                    scanned = ended = lines = 0
         _check_length(len(held) - ended, max_line_bytes)
         if ended and len(held) >= target_bytes:
             yield bytes(held[:ended])
             del held[:ended]
-            scanned, ended = scanned - ended, 0
+            scanned, ended, lines = scanned - ended, 0, 0
     if held:
         yield bytes(held)
 

@@ -27,9 +27,10 @@ from pyiceberg.types import (
     StructType,
 )
 
-from headwater.storage.decode.outcome import Unfit
+from headwater.storage.decode.outcome import Unfit, too_heavy
 from headwater.storage.decode.scalars import Check, Number, scalar_check, shown
 from headwater.storage.decode.shapes import type_name
+from headwater.storage.decode.sizes import RECORD_BYTES, python_bytes
 from headwater.types import SYSTEM_COLUMNS
 
 RowCheck = Callable[[object], dict[str, object]]
@@ -64,7 +65,12 @@ _JSON = json.JSONDecoder(parse_float=Number, parse_int=_integer, object_pairs_ho
 
 
 def loads(record: bytes) -> object:
-    """One JSON text as Python values, numbers exact and repeated names remembered."""
+    """One JSON text as Python values, numbers exact and repeated names remembered.
+
+    Unfit if the values may take more than RECORD_BYTES: a few letters of text can be a hundred bytes in Python.
+    """
+    if python_bytes(record) > RECORD_BYTES:
+        raise too_heavy()
     try:
         return _JSON.decode(record.decode())
     except UnicodeDecodeError as error:

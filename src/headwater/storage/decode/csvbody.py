@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pv
 from pyiceberg.schema import Schema
@@ -25,6 +26,7 @@ from headwater.storage.decode.records import json_text
 from headwater.storage.decode.scalars import Check
 from headwater.storage.decode.shapes import plain_field, storage_type
 from headwater.storage.decode.sift import Sieve
+from headwater.storage.decode.sizes import REJECT_BYTES, JsonWeight
 from headwater.storage.decode.tables import columns_rejected, some_rows
 
 _BOM = b"\xef\xbb\xbf"
@@ -44,7 +46,7 @@ def decode_csv(schema: Schema, data: bytes, sieve: Sieve, ignored: Collection[st
         raise columns_rejected("csv columns", unfit) from None
     if body.count(b'"') % 2:
         raise RecordsRejected("csv body has a quote that is never closed")
-    return sieve.sift([_read(plan, names, body)] if body.strip(b"\r\n") else [])
+    return sieve.sift([_read(plan, names, body, sieve)] if body.strip(b"\r\n") else [])
 
 
 def cells_of(data: bytes) -> tuple[list[str], pa.Table]:
@@ -72,6 +74,9 @@ class CsvPlan:
 
     rows: RowPlan
     cells: tuple[tuple[NestedField, int | None, Check], ...]
+    weight: JsonWeight
+    nested: tuple[int, ...]
+    """The columns whose cells hold JSON."""
 
 
 def _planned(schema: Schema, names: Sequence[str], ignored: Collection[str]) -> CsvPlan:
@@ -89,7 +94,8 @@ def _planned(schema: Schema, names: Sequence[str], ignored: Collection[str]) -> 
         members.append(Member(field, index, _convert(field.field_type)))
         cells.append((field, index, key_check(field.field_type)))
     rows = RowPlan(tuple(members), pa.schema([plain_field(field) for field in schema.fields]))
-    return CsvPlan(rows, tuple(cells))
+    nested = [index for field, index, _ in cells if index is not None and not field.field_type.is_primitive]
+    return CsvPlan(rows, tuple(cells), JsonWeight.of(schema), tuple(nested))
 
 
 def _convert(of: IcebergType) -> Convert:
@@ -116,14 +122,25 @@ def _json_cells(of: IcebergType) -> Convert:
     return convert
 
 
-def _read(plan: CsvPlan, names: list[str], body: bytes) -> CsvBatch:
+def _read(plan: CsvPlan, names: list[str], body: bytes, sieve: Sieve) -> CsvBatch:
     wrong: list[pv.InvalidRow] = []
+    stop: list[BaseException] = []
 
     def skip(row: pv.InvalidRow) -> str:
         wrong.append(row)
+        try:
+            sieve.account(sieve.size + len(wrong) * REJECT_BYTES)
+        except BaseException as refused:  # Arrow would print it and go on
+            stop.append(refused)
+            return "error"
         return "skip"
 
-    batches = _cells(names, body, skip).combine_chunks().to_batches()
+    try:
+        batches = _cells(names, body, skip).combine_chunks().to_batches()
+    except RecordsRejected:
+        if stop:
+            raise stop[0] from None
+        raise
     batch = batches[0] if batches else pa.RecordBatch.from_arrays([pa.array([], pa.binary())] * len(names), names=names)
     return CsvBatch(plan, batch, [row.number - 1 for row in wrong], wrong)
 
@@ -158,6 +175,20 @@ class CsvBatch:
 
     def __len__(self) -> int:
         return int(self.batch.num_rows) + len(self.wrong)
+
+    def weigh(self, rows: range) -> int:
+        if not self.plan.nested:
+            return 0
+        first, last = (row - bisect_left(self.places, row) for row in (rows.start, rows.stop))
+        return sum(self._weigh_cells(index, first, last) for index in self.plan.nested)
+
+    def _weigh_cells(self, index: int, first: int, last: int) -> int:
+        column = self.batch.column(index)
+        _, offsets, data = column.buffers()
+        if data is None:
+            return 0
+        start, stop = np.frombuffer(offsets, np.int32)[[column.offset + first, column.offset + last]]
+        return self.plan.weight.weigh(0, data.slice(int(start), int(stop - start)).to_pybytes())
 
     def accept(self, rows: Sequence[int]) -> pa.Table:
         if self.wrong and any(self._wrong(row) for row in rows):

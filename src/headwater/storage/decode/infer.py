@@ -42,7 +42,7 @@ from pyiceberg.types import (
 
 from headwater.storage.decode.check import loads
 from headwater.storage.decode.csvbody import cells_of
-from headwater.storage.decode.jsonbody import lines_of
+from headwater.storage.decode.json_records import lines_of
 from headwater.storage.decode.lines import body_lines
 from headwater.storage.decode.outcome import Unfit
 from headwater.storage.decode.scalars import Number

@@ -46,6 +46,10 @@ class Lines:
             return memoryview(self.data)[self.bounds[rows[0]] : self.bounds[rows[-1] + 1]]
         return b"\n".join(self[row] for row in rows)
 
+    def span(self, rows: range) -> tuple[bytes, int, int]:
+        """The data, and where some lines of it begin and end."""
+        return self.data, int(self.bounds[rows.start]), int(self.bounds[rows.stop])
+
     def has_odd(self, rows: Sequence[int]) -> bool:
         """Whether any of the lines is one that the reader must not see."""
         return (

@@ -16,10 +16,11 @@ from headwater.storage.decode.check import RowCheck, loads, row_check
 from headwater.storage.decode.columns import RowPlan, plan_rows
 from headwater.storage.decode.leaves import Infinite, json_leaf
 from headwater.storage.decode.lines import Lines, body_lines, negative_nans, suspicious_decimals
-from headwater.storage.decode.outcome import Decoded, Unfit
+from headwater.storage.decode.outcome import Decoded, Unfit, too_heavy
 from headwater.storage.decode.records import RecordPlan, check_records
 from headwater.storage.decode.shapes import has_type, parse_type
 from headwater.storage.decode.sift import Sieve
+from headwater.storage.decode.sizes import PIECE_BYTES, RECORD_BYTES, JsonWeight, python_bytes
 from headwater.storage.decode.smallbody import SMALL, SmallReader
 
 _BLOCK = 1024 * 1024
@@ -35,6 +36,7 @@ class NdjsonPlan:
     infinite: RowPlan
     check: RowCheck
     small: SmallReader
+    weight: JsonWeight
     has_decimals: bool
     has_floats: bool
 
@@ -47,14 +49,15 @@ class NdjsonPlan:
             plan_rows(fields, schema, partial(json_leaf, infinities=True)),
             row_check(schema),
             SmallReader(schema),
+            JsonWeight.of(schema),
             has_type(schema.as_struct(), DecimalType),
             has_type(schema.as_struct(), FloatType, DoubleType),
         )
 
-    def explain(self, line: bytes) -> Unfit | None:
+    def explain(self, line: bytes, sieve: Sieve) -> Unfit | None:
         """What is wrong with one line, as far as Python can tell."""
         try:
-            self.check(loads(line))
+            self.check(_load(line, sieve))
         except Unfit as unfit:
             return unfit
         return None
@@ -67,21 +70,30 @@ def readable_by_arrow(schema: Schema) -> bool:
 
 def decode_ndjson(plan: NdjsonPlan, data: bytes, sieve: Sieve, small: int = SMALL) -> Decoded:
     """The body's records by Arrow's reader, or by Python's where the body is small and plainly good."""
-    if len(data) <= small and not sieve.full and (table := plan.small.table(data)) is not None:
-        return sieve.whole(table)
-    return sieve.sift(_batches(plan, data))
+    if len(data) <= small and not sieve.full:
+        sieve.announce(data.count(b"\n") + 1)
+        if plan.weight.weigh(0, data) <= PIECE_BYTES and (table := plan.small.table(data)) is not None:
+            return sieve.whole(table)
+    return sieve.sift(_batches(plan, data, sieve))
 
 
-def _batches(plan: NdjsonPlan, data: bytes) -> Iterator[NdjsonBatch]:
+def _load(line: bytes, sieve: Sieve) -> object:
+    """The values of a line; the account hears first what many of them take, besides the rows decoded so far."""
+    if (size := python_bytes(line)) > PIECE_BYTES:
+        sieve.account(sieve.size + size)
+    return loads(line)
+
+
+def _batches(plan: NdjsonPlan, data: bytes, sieve: Sieve) -> Iterator[NdjsonBatch]:
     for lines in body_lines(data):
-        yield NdjsonBatch(plan, _without_hazards(plan, lines))
+        yield NdjsonBatch(plan, _without_hazards(plan, lines, sieve), sieve)
 
 
-def _without_hazards(plan: NdjsonPlan, lines: Lines) -> Lines:
+def _without_hazards(plan: NdjsonPlan, lines: Lines, sieve: Sieve) -> Lines:
     """The lines, with those marked odd that hold a number which the reader would crash on, or wrongly accept."""
     suspicious = suspicious_decimals(lines) if plan.has_decimals else []
     suspicious += negative_nans(lines) if plan.has_floats else []
-    hazards = [row for row in suspicious if plan.explain(lines[row])]
+    hazards = [row for row in suspicious if plan.explain(lines[row], sieve)]
     if not hazards:
         return lines
     odd = np.zeros(len(lines), bool) if lines.odd is None else lines.odd.copy()
@@ -95,6 +107,7 @@ class NdjsonBatch:
 
     plan: NdjsonPlan
     lines: Lines
+    sieve: Sieve
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -103,7 +116,10 @@ class NdjsonBatch:
         return self.lines[row]
 
     def explain(self, row: int) -> Unfit | None:
-        return self.plan.explain(self.lines[row])
+        return self.plan.explain(self.lines[row], self.sieve)
+
+    def weigh(self, rows: range) -> int:
+        return self.plan.weight.weigh(len(rows), *self.lines.span(rows))
 
     def accept(self, rows: Sequence[int]) -> pa.Table:
         if self.lines.has_odd(rows):
@@ -160,7 +176,19 @@ def _reason(message: str) -> str:
     return message.removeprefix("JSON parse error: ").rsplit(" in row ", 1)[0]
 
 
-def check_ndjson(plan: RecordPlan, data: bytes, sieve: Sieve, read: Callable[[bytes], object] = loads) -> Decoded:
-    """The body's records by Python, for schemas that Arrow's reader does not know."""
-    records = (lines[row] for lines in body_lines(data) for row in range(len(lines)))
-    return check_records(plan, records, sieve, read=read, raw=bytes)
+def check_ndjson(
+    plan: RecordPlan, data: bytes, sieve: Sieve, read: Callable[[object], object] = lambda record: record
+) -> Decoded:
+    """The body's records by Python, for schemas that Arrow's reader does not know, once `read` has seen them."""
+
+    def records() -> Iterator[bytes]:
+        for lines in body_lines(data):
+            sieve.announce(len(lines))
+            yield from (lines[row] for row in range(len(lines)))
+
+    def weighed(line: bytes) -> object:
+        if plan.weight.weigh(1, line) > RECORD_BYTES:
+            raise too_heavy()
+        return read(_load(line, sieve))
+
+    return check_records(plan, records(), sieve, read=weighed, raw=bytes)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headwater.errors import RecordsRejected
+from headwater.storage.decode.sizes import RECORD_BYTES
 
 RAW_LIMIT = 64 * 1024
 
@@ -31,12 +32,16 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The good rows in order and the bad ones; when `truncated`, reading stopped early and `table` has no rows."""
+    """The good rows in order and the bad ones; when `truncated`, reading stopped early and `table` has no rows.
+
+    `size` is what all of them take in memory, if it was counted.
+    """
 
     table: pa.Table
     rejects: tuple[Reject, ...]
     rows: int
     truncated: bool = False
+    size: int = 0
 
 
 class Unfit(Exception):
@@ -54,6 +59,11 @@ class Unfit(Exception):
         else:
             self.field = f"{step}{self.field}" if self.field.startswith("[") else f"{step}.{self.field}"
         return self
+
+
+def too_heavy() -> Unfit:
+    """Why a record is refused that would take more than RECORD_BYTES."""
+    return Unfit(f"it may take more than {RECORD_BYTES} bytes once it is decoded")
 
 
 def rejected(row: int, unfit: Unfit, raw: bytes) -> Reject:

@@ -18,8 +18,11 @@ from headwater.storage.decode.leaves import storage_leaf
 from headwater.storage.decode.outcome import Decoded, Unfit
 from headwater.storage.decode.shapes import storage_type
 from headwater.storage.decode.sift import Sieve
+from headwater.storage.decode.sizes import PIECE_BYTES, JsonWeight
 
 _BATCH = 64 * 1024
+_PYTHON_FACTOR = 4
+"""How much more a record takes as Python's values than as Arrow's, about."""
 
 Record = TypeVar("Record")
 
@@ -31,11 +34,13 @@ class RecordPlan:
     check: RowCheck
     source: pa.Schema
     rows: RowPlan
+    weight: JsonWeight
 
     @classmethod
     def of(cls, schema: Schema) -> RecordPlan:
         source = pa.schema([pa.field(field.name, storage_type(field.field_type)) for field in schema.fields])
-        return cls(row_check(schema), source, plan_rows(list(source), schema, storage_leaf))
+        rows = plan_rows(list(source), schema, storage_leaf)
+        return cls(row_check(schema), source, rows, JsonWeight.of(schema))
 
     def table(self, checked: list[dict[str, object]]) -> pa.Table:
         """Checked records as a decoded table."""
@@ -53,6 +58,7 @@ def check_records(
 ) -> Decoded:
     """The records that `read` and the check let through, and the others."""
     good: list[dict[str, object]] = []
+    most = max(1, min(_BATCH, PIECE_BYTES // (_PYTHON_FACTOR * sieve.row_bytes)))
     for record in records:
         if sieve.full:
             sieve.truncated = True
@@ -62,11 +68,11 @@ def check_records(
             sieve.rows += 1
         except Unfit as unfit:
             sieve.reject(unfit, raw(record))
-        if len(good) == _BATCH:
-            sieve.tables.append(plan.table(good))
+        if len(good) == most:
+            sieve.accept(plan.table(good))
             good = []
     if good:
-        sieve.tables.append(plan.table(good))
+        sieve.accept(plan.table(good))
     return sieve.decoded()
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import itemgetter
 from typing import Protocol
 
 import pyarrow as pa
 
-from headwater.storage.decode.outcome import Decoded, Reject, Unfit, rejected
+from headwater.storage.decode.outcome import RAW_LIMIT, Decoded, Reject, Unfit, rejected, too_heavy
+from headwater.storage.decode.sizes import PIECE_BYTES, RECORD_BYTES, REJECT_BYTES, Account, ignore_size
 
 _GROUP = 64
 _MANY_CHUNKS = 64
@@ -34,14 +36,23 @@ class Batch(Protocol):
     def raw(self, row: int) -> bytes:
         """The record as it came."""
 
+    def weigh(self, rows: range) -> int:
+        """The bytes that the rows may take once they are decoded, as far as these depend on what they hold."""
+
 
 @dataclass(slots=True)
 class Sieve:
-    """Collects what decoding yields until `max_rejects` bad rows were seen; rows are numbered from `first_row`."""
+    """Collects what decoding yields until `max_rejects` bad rows were seen; rows are numbered from `first_row`.
+
+    `account` hears how many bytes there are before they are decoded, and may raise; a row has at least `row_bytes`.
+    """
 
     schema: pa.Schema
     max_rejects: int | None
+    row_bytes: int
     first_row: int = 0
+    account: Account = ignore_size
+    size: int = 0
     rows: int = 0
     truncated: bool = False
     tables: list[pa.Table] = field(default_factory=list)
@@ -62,17 +73,28 @@ class Sieve:
             self._add(batch)
         return self.decoded()
 
+    def announce(self, rows: int) -> None:
+        """Say that so many rows are going to be decoded."""
+        self.account(self.size + rows * self.row_bytes)
+
+    def accept(self, table: pa.Table) -> None:
+        """Add rows that were decoded."""
+        self.tables.append(table)
+        self.size += table.nbytes
+        self.account(self.size)
+
     def whole(self, table: pa.Table) -> Decoded:
         """A body whose rows are all good."""
-        self.tables.append(table)
+        self.accept(table)
         self.rows += table.num_rows
         return self.decoded()
 
     def _add(self, batch: Batch) -> None:
         start, end = self.rows, self.rows + len(batch)
-        for part in _parts(batch, range(len(batch))):
+        self.announce(len(batch))
+        for part in chain.from_iterable(_judged(batch, rows) for rows in self._pieces(batch)):
             if isinstance(part, pa.Table):
-                self.tables.append(part)
+                self.accept(part)
                 continue
             row, unfit = part
             self.rows = start + row
@@ -82,9 +104,24 @@ class Sieve:
                 return
         self.rows = end
 
+    def _pieces(self, batch: Batch) -> Iterator[range]:
+        """The batch's rows in ranges that have at most PIECE_BYTES once they are decoded, but one row at least."""
+        most = max(1, PIECE_BYTES // self.row_bytes)
+        waiting = [range(start, min(start + most, len(batch))) for start in range(0, len(batch), most)]
+        waiting.reverse()
+        while waiting:
+            rows = waiting.pop()
+            if len(rows) > 1 and batch.weigh(rows) > PIECE_BYTES:
+                middle = len(rows) // 2
+                waiting += (rows[middle:], rows[:middle])
+            else:
+                yield rows
+
     def reject(self, unfit: Unfit, raw: bytes) -> None:
         """Add the next row as a bad one."""
         self.rejects.append(rejected(self.first_row + self.rows, unfit, raw))
+        self.size += REJECT_BYTES + min(len(raw), RAW_LIMIT)
+        self.account(self.size)
         self.rows += 1
 
     def decoded(self) -> Decoded:
@@ -94,7 +131,13 @@ class Sieve:
         else:
             table = pa.concat_tables(self.tables)
             table = table.combine_chunks() if len(self.tables) > _MANY_CHUNKS else table
-        return Decoded(table, tuple(self.rejects), self.rows, self.truncated)
+        return Decoded(table, tuple(self.rejects), self.rows, self.truncated, self.size)
+
+
+def _judged(batch: Batch, rows: range) -> Iterator[pa.Table | tuple[int, Unfit]]:
+    if len(rows) == 1 and batch.weigh(rows) > RECORD_BYTES:
+        return iter([(rows[0], too_heavy())])
+    return _parts(batch, rows)
 
 
 def _parts(batch: Batch, rows: Sequence[int]) -> Iterator[pa.Table | tuple[int, Unfit]]:

@@ -18,9 +18,11 @@ from headwater.storage.decode.leaves import arrow_leaf
 from headwater.storage.decode.outcome import Decoded, Unfit
 from headwater.storage.decode.records import json_text
 from headwater.storage.decode.sift import Sieve
+from headwater.storage.decode.sizes import weigh_rows
 from headwater.types import SYSTEM_COLUMNS
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pandas as pd
 
 
@@ -33,7 +35,13 @@ def decode_arrow(schema: Schema, check: RowCheck, data: pa.Table | pa.RecordBatc
     except (pa.ArrowInvalid, ValueError) as error:
         raise RecordsRejected("arrow data is not valid", detail=f"{error}.") from None
     plan = _planned(schema, table.schema)
-    return sieve.sift(ArrowBatch(plan, check, batch) for batch in table.to_batches())
+    return sieve.sift(_weighed(plan, check, batch, sieve) for batch in table.to_batches())
+
+
+def _weighed(plan: RowPlan, check: RowCheck, batch: pa.RecordBatch, sieve: Sieve) -> ArrowBatch:
+    sieve.announce(batch.num_rows)  # before anything is allocated for a row: a column of nulls has billions for nothing
+    sums = weigh_rows(batch, plan.schema, lambda size: sieve.account(sieve.size + size))
+    return ArrowBatch(plan, check, batch, sums)
 
 
 def _planned(schema: Schema, given: pa.Schema) -> RowPlan:
@@ -58,9 +66,14 @@ class ArrowBatch:
     plan: RowPlan
     check: RowCheck
     batch: pa.RecordBatch
+    sums: npt.NDArray[np.int64] | None
+    """What the rows before each one take once they are decoded; None if that is what they take now."""
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
+
+    def weigh(self, rows: range) -> int:
+        return 0 if self.sums is None else int(self.sums[rows.stop] - self.sums[rows.start])
 
     def accept(self, rows: Sequence[int]) -> pa.Table:
         return self.plan.table(some_rows(self.batch, rows))

@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Snapshot
 from headwater.errors import Corrupt
 from headwater.storage.maintenance.policy import Group, Kind
 from headwater.storage.writer import local_path
+from headwater.types import id_text
 
 S_COMPACTION = "headwater.compaction"
 S_SECONDS = "headwater.compaction-seconds"
@@ -116,7 +117,7 @@ class Compacted:
             "groups": self.groups,
             "groups_stale": self.stale,
             "predicted": self.predicted.describe(),
-            "snapshots": list(self.snapshots),
+            "snapshots": [id_text(each) for each in self.snapshots],
             "damaged": [str(each) for each in self.damaged],
             "cancelled": self.cancelled,
         }

@@ -10,7 +10,7 @@ note is no permission: before a file is deleted, all snapshots are asked again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from pyiceberg.exceptions import CommitFailedException
@@ -40,13 +40,15 @@ from headwater.types import VIEW_TAG
 class Keep:
     """How many past states a table keeps: all younger than `seconds`, at least `least`, at most `most` of a branch.
 
-    Whatever is younger than `floor` stays: work that began with it may not have pinned it yet.
+    The newest `floor_most` of those younger than `floor` stay: work that began with one may not have pinned it yet.
+    Their number is bounded, because every commit writes all snapshots of a table into its metadata.
     """
 
     seconds: float
     least: int = 1
     most: int = 1_000_000
     floor: float = 0.0
+    floor_most: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,9 @@ def plan_expiry(
     gone = over | (set(stale_tags) & metadata.refs.keys())
     refs = {name: ref for name, ref in metadata.refs.items() if name not in gone}
     kept = {ref.snapshot_id for ref in refs.values()} | (snapshots.keys() & set(needed))
-    kept |= {each.snapshot_id for each in snapshots.values() if _younger(each, keep.floor, now)}
+    young = [each for each in snapshots.values() if _younger(each, keep.floor, now)]
+    young.sort(key=lambda each: (each.timestamp_ms, each.sequence_number or 0), reverse=True)
+    kept |= {each.snapshot_id for each in young[: keep.floor_most]}
     branched: set[int] = set()
     for ref in refs.values():
         if ref.snapshot_ref_type is SnapshotRefType.BRANCH:
@@ -130,7 +134,7 @@ def _own(ref: SnapshotRef, keep: Keep) -> Keep:
     """What a branch keeps, by its own wish where it has one."""
     seconds = keep.seconds if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms / 1000
     least = keep.least if ref.min_snapshots_to_keep is None else ref.min_snapshots_to_keep
-    return Keep(seconds, least, max(keep.most, least), keep.floor)
+    return replace(keep, seconds=seconds, least=least, most=max(keep.most, least))
 
 
 def _line(snapshots: dict[int, Snapshot], newest: int) -> list[Snapshot]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sqlglot import exp, parse_one
 
 from headwater.views.analyse.scope import Namer
+from headwater.views.analyse.verbatim import VERBATIM
 from headwater.views.relation import Item, Project, Relation, column, column_name, columns
 
 
@@ -32,7 +33,7 @@ def unique(exprs: Sequence[exp.Expression]) -> list[exp.Expression]:
 
 def parse(text: str) -> exp.Expression:
     """An expression of our own in Spark SQL."""
-    found = parse_one(text, read="spark")
+    found = parse_one(text, read=VERBATIM)
     assert isinstance(found, exp.Expression)
     return found
 

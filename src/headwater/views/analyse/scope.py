@@ -104,11 +104,15 @@ def resolved(node: exp.Expression, lookup: Callable[[Sequence[str]], exp.Express
             if found is None:
                 raise Opaque(f'name "{".".join(parts)}" is not understood')
             return found.copy()
-        if isinstance(each, exp.Query) or (isinstance(each, exp.Star) and not isinstance(each.parent, exp.Count)):
+        if isinstance(each, exp.Query) or (isinstance(each, exp.Star) and not _is_count(each.parent)):
             raise Opaque(f"{'a subquery' if isinstance(each, exp.Query) else '*'} in this place is not understood")
         return _rebuilt(each, lambda child: visit(child, bound))
 
     return visit(node, frozenset())
+
+
+def _is_count(node: exp.Expr | None) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.lower() == "count"
 
 
 def _rebuilt(node: exp.Expression, visit: Callable[[exp.Expression], exp.Expression]) -> exp.Expression:

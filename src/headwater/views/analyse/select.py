@@ -187,7 +187,7 @@ class Select:
         conditions = [self.expression(each, aliases=True) for each in having]
         qualified = [self.expression(each, aliases=True) for each in qualify]
         exprs = [expr for _, expr in self.selected]
-        sorts = [self.expression(each, aliases=True) if each is not None else None for each in order]
+        sorts = [self._sort_expression(each) if each is not None else None for each in order]
         if grouped:
             groups = Groups(self.reader.namer, self._keys())
             exprs = [groups.over(expr) for expr in exprs]
@@ -348,10 +348,29 @@ class Select:
         def lookup(parts: Sequence[str]) -> exp.Expression | None:
             if (found := self.scope.resolve(parts)) is not None:
                 return found
-            named = [expr for name, expr in self.selected if name is not None and name.lower() == parts[0].lower()]
+            named = self._selected_as(parts[0])
             return named[0] if aliases and len(parts) == 1 and len(named) == 1 else None
 
         return resolved(node, lookup)
+
+    def _sort_expression(self, node: exp.Expression) -> exp.Expression:
+        """An expression of ORDER BY: a bare name means the output column of that name, even if a source has it too."""
+
+        def lookup(parts: Sequence[str]) -> exp.Expression | None:
+            named = self._selected_as(parts[0])
+            if len(parts) == 1 and named:
+                if len(named) > 1:
+                    raise Opaque(f'ORDER BY "{parts[0]}" is ambiguous')
+                return named[0]
+            if named and not any(source.alias.lower() == parts[0].lower() for source in self.scope.sources):
+                raise Opaque("ORDER BY of a field of an output column is not understood")
+            return self.scope.resolve(parts)
+
+        return resolved(node, lookup)
+
+    def _selected_as(self, name: str) -> list[exp.Expression]:
+        """The select items of a name."""
+        return [expr for shown, expr in self.selected if shown is not None and shown.lower() == name.lower()]
 
     def _keys(self) -> list[Item]:
         """The items of GROUP BY: expressions, ordinals, names of the select list, or all."""

@@ -129,6 +129,106 @@ def test_deep_nesting_is_declined_not_crashed_on() -> None:
     assert isinstance(agree("select 1" + " / (select max(order_id) from orders)" * 30, SCHEMAS), Unproven)
 
 
+@pytest.mark.parametrize(
+    "step", ["select a.x from c{0} a join c{0} b on a.x = b.x", "select x from c{0} union all select x from c{0}"]
+)
+@pytest.mark.parametrize("first", ["select 1 as x", "select order_id as x from orders"])
+def test_with_clauses_that_double_are_declined_at_once(step: str, first: str) -> None:
+    """A kilobyte of SQL that stands for a billion tables."""
+    parts = ", ".join(f"c{place + 1} as ({step.format(place)})" for place in range(30))
+    text = f"with c0 as ({first}), {parts} select * from c30"
+    assert reason(text) == "its WITH clauses unfold into too many parts"
+    scan_needs(text, SCHEMAS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select replace(customer, 'a', customer) as x from orders",
+        "select replace(replace(replace(customer, 'a', '123456789'), '1', '123456789'), '2', '123456789') from orders",
+        "select order_id from orders where length(replace(customer, 'a', customer)) > 3",
+        "with a as (select customer || customer || customer || customer as x from orders), "
+        "b as (select x || x || x || x as x from a), c as (select x || x || x || x as x from b), "
+        "d as (select x || x || x || x as x from c) select x || x as x from d",
+        f"select replace(customer, 'x', '{'x' * 200}') as a from orders order by replace(a, 'x', '{'x' * 200}')",
+        f"select replace(max(customer), 'x', '{'x' * 200}') as a from orders "
+        f"having length(replace(a, 'x', '{'x' * 200}')) > 1",
+        f"select customer || '{'x' * 90_000}' as a from orders",
+    ],
+)
+def test_strings_that_may_become_too_long_are_left_to_spark(text: str) -> None:
+    """DuckDB would make them in this process, beside its memory limit."""
+    assert reason(text) == "its strings may become too long"
+
+
+def test_strings_that_stay_short_are_not() -> None:
+    assert agreed("select replace(customer, 'a', 'bc') as x, customer || ' ' || customer as y from orders")
+    assert agreed("select x || 'a' as x from (select upper(customer) || customer as x from orders) t")
+
+
+def nested(text: str, depth: int) -> str:
+    """`text` around itself: a star becomes two of them at each step."""
+    inner = "select order_id, customer from orders"
+    for _ in range(depth):
+        inner = text.format(inner)
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "select " + ", ".join(f"order_id as a{n}" for n in range(1100)) + " from orders",
+            "its rows may become too wide",
+        ),
+        (
+            "select " + ", ".join(f"customer || customer as a{n}" for n in range(600)) + " from orders",
+            "its rows may become too wide",
+        ),
+        (nested("select *, * from ({})", 40), "it has too many columns"),
+        (nested("select count(*) as n from (select *, *, * from ({})) t", 1), None),
+        (
+            "with c0 as (select * from orders)"
+            + "".join(f", c{n + 1} as (select *, * from c{n})" for n in range(40))
+            + " select count(*) as n from c40",
+            "it has too many columns",
+        ),
+        (
+            "select a0.order_id from orders a0 "
+            + " ".join(f"join orders a{n} on a0.order_id = a{n}.order_id" for n in range(1, 150)),
+            "it joins too many tables",
+        ),
+        (
+            "select upper(upper(upper(upper(upper(customer))))) as b from orders order by "
+            + ", ".join(f"b || '{n}'" for n in range(3000)),
+            "the statement is too long",
+        ),
+    ],
+    ids=["columns", "long columns", "stars", "few stars", "stars of WITH", "joins", "order"],
+)
+def test_what_grows_beyond_the_text_is_left_to_spark(text: str, expected: str | None) -> None:
+    """A short text must not stand for more than this process can hold, or DuckDB plan in time."""
+    verdict = agree(text, SCHEMAS)
+    assert (verdict.reason if isinstance(verdict, Unproven) else None) == expected
+    scan_needs(text, SCHEMAS)
+
+
+def test_a_wide_topic_is_read_as_it_is() -> None:
+    fields = [NestedField(n, f"c{n}", LongType(), required=False) for n in range(1, 2001)]
+    verdict = agree("select * from wide", {"wide": Schema(*fields)})
+    assert isinstance(verdict, Agreed) and verdict.growth == 1
+
+
+def test_a_long_sequence_is_left_to_spark() -> None:
+    """DuckDB makes the whole of it for two thousand rows at a time, beside its memory limit."""
+    text = "select count(c) as n from orders lateral view explode(sequence(1L, cast({} as bigint))) x as c"
+    database = duckdb.connect()
+    database.execute("create table orders as select 1::bigint as order_id")
+    assert database.sql(agreed(text.format(9_999)).sql).fetchall() == [(9_999,)]
+    with pytest.raises(duckdb.Error, match="left to spark: a long sequence"):
+        database.sql(agreed(text.format(300_000_000)).sql).fetchall()
+
+
 def test_checks_of_values_are_announced() -> None:
     assert agreed("select upper(customer) from orders").checked
     assert agreed("select total / order_id from orders").checked

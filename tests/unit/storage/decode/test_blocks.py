@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import random
 from collections.abc import Iterator
 
@@ -70,3 +72,20 @@ def test_csv_blocks_keep_quoted_newlines_together_and_repeat_the_header(seed: in
     bodies = [block.removeprefix(b"id,name\n") for block in blocks]
     assert b"".join(bodies) == b"".join(rows)
     assert all(body.count(b'"') % 2 == 0 and body.endswith(b"\n") for body in bodies)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_blocks_have_no_more_lines_than_asked_for(seed: int) -> None:
+    dice = random.Random(seed)
+    lines = [b"x" * dice.randrange(30) for _ in range(500)]
+    data = b"\n".join(lines) + b"\n" * dice.randrange(2)
+    found = list(ndjson_blocks(chunks(data, seed, 90), 256, 40, 7))
+    assert b"".join(found) == data
+    assert max(block.count(b"\n") for block in found) == 7
+    assert found == list(ndjson_blocks(chunks(data, seed, 90), 256, 40, 7))
+    cells = [b'"a\nb"' if dice.randrange(3) == 0 else b"c" for _ in range(500)]
+    parts = list(csv_blocks(chunks(b"name\n" + b"\n".join(cells), seed, 90), 256, 40, 7))
+    assert all(part.startswith(b"name\n") for part in parts)
+    rows = [list(csv.reader(io.StringIO(part.decode(), newline=""))) for part in parts]
+    assert max(map(len, rows)) <= 8
+    assert [row[0].encode() for part in rows for row in part[1:]] == [cell.strip(b'"') for cell in cells]

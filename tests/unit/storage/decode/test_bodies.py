@@ -69,22 +69,29 @@ def test_bad_json_elements_are_rejected_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("body", "detail"),
     [
-        (b"", "Line 1, column 1: Expecting value."),
-        (b'[{"id":1}', "Line 1, column 10: Expecting ',' delimiter."),
-        (b'[{"id":1},\n]', "Line 2, column 1: Expecting value."),
-        (b'[{"id":1}]x', "There is more after the first value."),
-        (b'{"id":1}\n{"id":2}', "There is more after the first value."),
-        (b"1", "It is neither an array of objects nor an object."),
-        (b'["\xff"]', "It is not valid UTF-8 at byte 2."),
-        (b"[" * 100_000, "It is nested too deeply."),
+        (b"", "0 characters: it is empty."),
+        (b'[{"id":1}', "9 characters: the array is not closed."),
+        (b'[{"id":1},\n]', "11 characters: Expecting value."),
+        (b'[{"id":1} {"id":2}]', "10 characters: Expecting ',' delimiter."),
+        (
+            b'[{"id":1}]x',
+            "10 characters: there is more after the array; one record per line is another format, ndjson.",
+        ),
+        (
+            b'{"id":1}\n{"id":2}',
+            "9 characters: it is neither one array of objects nor one object; one record per line is another format, "
+            "ndjson.",
+        ),
+        (b'["\xff"]', "0 characters: it is not valid UTF-8 (invalid start byte)."),
+        (b"[" * 100_000, "1 characters: it is nested too deeply."),
     ],
     ids=lambda part: str(part)[:40],
 )
 def test_bodies_that_are_not_json(body: bytes, detail: str) -> None:
     with pytest.raises(RecordsRejected) as raised:
         DECODER.json(body)
-    assert raised.value.message == "request body is not a JSON array of records"
-    assert raised.value.detail == detail
+    assert raised.value.message == "input is not a JSON array of records"
+    assert raised.value.detail == f"After {detail}"
 
 
 WIDE = RecordDecoder(

@@ -105,7 +105,7 @@ def seen(decoded: Decoded) -> object:
 
 def by_arrow(decoder: RecordDecoder, body: bytes) -> Decoded:
     assert decoder._ndjson is not None
-    return decode_ndjson(decoder._ndjson, body, Sieve(decoder.arrow_schema, None), small=0)
+    return decode_ndjson(decoder._ndjson, body, Sieve(decoder.arrow_schema, None, 1), small=0)
 
 
 @pytest.mark.parametrize("required", [False, True])

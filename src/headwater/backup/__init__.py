@@ -1,0 +1,1 @@
+"""Copies of a lake: backups, restoring them, and folders that were moved."""
