@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell ignores it for what runs in its background, and what tests start would inherit that.
@@ -22,7 +23,10 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 settings.register_profile("same", derandomize=True, database=None, deadline=None)
 settings.register_profile("search", deadline=None)
-settings.load_profile(os.environ.get("HEADWATER_HYPOTHESIS", "same"))
+settings.load_profile(PROFILE := os.environ.get("HEADWATER_HYPOTHESIS", "same"))
+if PROFILE == "same":
+    # Hypothesis also draws constants from the local modules that are loaded, which depend on the tests that ran before.
+    providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.fixture(scope="session")
@@ -37,13 +41,13 @@ def spark_jars() -> tuple[Path, ...]:
 
 @pytest.fixture(scope="module", autouse=True)
 def healthy_lakes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """When a module of tests/unit ends, `doctor --deep` finds nothing wrong in the lakes that its tests left.
+    """When a module ends, `doctor --deep` finds nothing wrong in the lakes that its tests left.
 
     A test that damages lakes, or leaves one as a killed process did, has the mark `leaves_damage`."""
     top = tmp_path_factory.getbasetemp()
     before, failed = set(top.iterdir()), request.session.testsfailed
     yield
-    if request.session.testsfailed > failed or "unit" not in request.node.path.parts:
+    if request.session.testsfailed > failed:
         return
     inside = [item for item in request.session.items if item.path == request.node.path]
     damaged = [item for item in inside if item.get_closest_marker("leaves_damage")]
@@ -78,10 +82,13 @@ SPARK_LAKE = "spark lake"
 
 
 @pytest.fixture(scope="session")
-def spark_lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of the lake that the shared session is bound to."""
+def spark_lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the lake that the shared session is bound to; at the end, the doctor finds nothing wrong in it."""
     folder = tmp_path_factory.mktemp(SPARK_LAKE)
+    failed = request.session.testsfailed
     yield folder
+    if request.session.testsfailed == failed and (folder / "headwater.toml").exists():
+        assert not _wrong_with(folder), "\n".join(_wrong_with(folder))
 
 
 @pytest.fixture(scope="session")

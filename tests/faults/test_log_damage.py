@@ -15,6 +15,8 @@ from headwater.engine import Lake
 from headwater.errors import Corrupt
 from headwater.topics import ingest
 
+pytestmark = pytest.mark.leaves_damage
+
 BATCHES = 8
 
 

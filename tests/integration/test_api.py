@@ -551,6 +551,7 @@ def _check_what_a_supervisor_asks(http: httpx.Client) -> None:
     assert http.get("/docs").status_code == 404
 
 
+@pytest.mark.leaves_damage
 def test_a_service_whose_catalog_is_gone_is_not_ready(tmp_path: Path) -> None:
     with served(tmp_path) as (lake, http):
         lake.paths.catalog.write_bytes(b"no database" * 1000)

@@ -580,6 +580,7 @@ def bad_settings(lake: Path) -> None:
     (lake / "headwater.toml").write_text("prot = 1\n")
 
 
+@pytest.mark.leaves_damage
 @pytest.mark.parametrize(
     ("harm", "check", "words"),
     [
@@ -650,6 +651,7 @@ def test_a_query_of_an_unknown_topic_names_the_near_one(filled: Path) -> None:
     assert run("query", "SELECT * FROM ordrs", "--json", cwd=filled).problem["code"] == "topic_not_found"
 
 
+@pytest.mark.leaves_damage
 @pytest.mark.spark
 def test_setup_flush_and_deep_doctor(lake: Path) -> None:
     assert "JVM packages are in place" in ok("setup", cwd=lake).out

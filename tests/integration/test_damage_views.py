@@ -3,16 +3,20 @@ has nothing to say of a healthy lake."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headwater.cli.checks_lake import check_lake
 from headwater.engine import Lake
 from headwater.errors import Corrupt
+from headwater.storage.commit import tag
 from headwater.storage.writer import local_path
 from headwater.types import VIEW_TAG
+from headwater.views import upkeep
 
 pytestmark = pytest.mark.spark
 
@@ -168,6 +172,48 @@ def test_a_view_whose_metadata_is_damaged_is_listed_and_dropped_with_its_tags(co
     assert "dv_top" not in lake.views.names()
     assert VIEW_TAG + "dv_top" not in lake.views.load("dv_low").table.metadata.refs
     assert wrong(lake) == []
+
+
+def test_a_continuous_view_whose_metadata_is_damaged_can_be_dropped(cold: Callable[[], Lake]) -> None:
+    lake = cold()
+    (folder,) = lake.paths.streams.glob("dv_live-*")
+    local_path(lake.views.load("dv_live").table.metadata_location).write_bytes(b"{")
+    lake.views.tables.forget(lake.views._table("dv_live"))
+    listed = {row["view"]: row["status"] for row in lake.sql("SHOW MATERIALIZED VIEWS").rows()}
+    assert listed["dv_live"] == "damaged"
+    os.utime(folder, (0, 0))
+    lake.streams._keeper.sweep()
+    assert folder.exists(), "while a view cannot be read, the checkpoint may be its own"
+    lake.sql("DROP MATERIALIZED VIEW dv_live")
+    assert "dv_live" not in lake.views.names()
+    assert wrong(lake) == []
+    os.utime(folder, (0, 0))
+    lake.streams._keeper.sweep()
+    assert not folder.exists()
+    assert lake.sql("SELECT count(*) AS n FROM dv_t").rows() == [{"n": 18}]
+
+
+def test_a_view_whose_snapshot_expired_before_it_was_tagged_is_recomputed(
+    shop: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expired = []
+
+    def expire_first(load: Callable[[], Any], name: str, snapshot_id: int | None) -> None:
+        if name == VIEW_TAG + "dv_low" and snapshot_id is not None and not expired:
+            append(shop, 3)
+            load().maintenance.expire_snapshots().by_id(snapshot_id).commit()
+            expired.append(snapshot_id)
+        tag(load, name, snapshot_id)
+
+    monkeypatch.setattr(upkeep, "tag", expire_first)
+    append(shop, 2)
+    assert shop.sql("REFRESH MATERIALIZED VIEW dv_low").rows()[0]["method"] == "append"
+    assert expired
+    assert shop.sql("REFRESH MATERIALIZED VIEW dv_low").rows()[0]["method"] == "full"
+    assert shop.sql("VERIFY MATERIALIZED VIEW dv_low").rows()[0]["equal"]
+    append(shop, 4)
+    assert shop.sql("REFRESH MATERIALIZED VIEW dv_low").rows()[0]["method"] == "append"
+    assert wrong(shop) == []
 
 
 def test_damage_to_a_checkpoint_is_named(shop: Lake) -> None:

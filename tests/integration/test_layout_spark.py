@@ -288,6 +288,7 @@ def test_spark_opens_no_file_that_the_plan_skips(lake: Lake) -> None:
     assert lake.sql(query).rows() == [{"id": 7, "r": "7000k"}]
     with pytest.raises(HeadwaterError):
         lake.sql(query.replace("0007", "0008")).rows()
+    skipped.write_bytes(stored)
 
 
 def test_conditions_that_iceberg_fails_on_are_answered(lake: Lake) -> None:

@@ -286,6 +286,7 @@ def test_a_missing_file_is_named(spark: Any, topics: Topics) -> None:
     local_path(file.file_path).unlink()
     with pytest.raises(Corrupt, match=f'file "{file.file_path}" of table "{topic.name}" does not exist'):
         read_files(spark, topic.table_name, [file]).__enter__()
+    topics.drop(topic.name)
 
 
 def test_a_frame_that_failed_or_was_left_frees_its_files(spark: Any, topics: Topics) -> None:
@@ -417,6 +418,7 @@ def test_a_broken_disk_leaves_no_file(spark: Any, topics: Topics) -> None:
     with pytest.raises(QueryFailed, match=f'writing files of table "{topic.name}" failed'):
         write_frame(frame, target(topic))
     assert data_files(topic) == set()
+    folder.unlink()
 
 
 def test_values_that_are_not_of_their_type_are_refused(spark: Any, topics: Topics) -> None:

@@ -73,17 +73,18 @@ def check_folders(paths: LakePaths, tables: Mapping[TableName, StaticTable], set
 
 
 def check_pending(paths: LakePaths, settings: Settings, tables: Mapping[TableName, StaticTable]) -> Check:
-    """Files that wait to be deleted; notes of tables that are gone can be forgotten."""
+    """Files that wait to be deleted. Notes of a dropped table are normal until maintenance should have removed them."""
     ids = {str(table.metadata.table_uuid) for table in tables.values()}
     rows = [row[1:] for row in _noted(paths, settings)]
-    stray = sum(row[0] not in ids for row in rows)
+    overdue = time.time() - 86_400
+    stray = sum(row[0] not in ids and row[1] < overdue for row in rows)
     if stray:
         message = f"{counted(stray, 'file')} of tables that are gone are noted for deletion"
         repair = Repair(
             f"forget {counted(stray, 'note')} of files of tables that are gone", lambda: _forget(paths, settings, ids)
         )
         return Check("deletions", "warn", message, "Run `headwater doctor --repair`.", repair)
-    late = sum(row[1] < time.time() - 86_400 for row in rows)
+    late = sum(row[1] < overdue for row in rows)
     size = sized(sum(row[2] for row in rows))
     if late:
         message = f"{counted(late, 'file')} should have been deleted a day ago"

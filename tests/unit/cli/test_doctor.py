@@ -435,6 +435,8 @@ def test_a_view_that_lost_its_source(lake: Lake, snapshot: int, id: str | None, 
 
 def test_notes_of_tables_that_are_gone_are_forgotten(lake: Lake) -> None:
     with_notes = CareStore(lake.paths.state, 5.0)
+    with_notes.pend([Pending("/gone/c", "another table", time.time() + 60, 10)])
+    assert checks(lake, deep=False)["deletions"].status == "ok", "a table was dropped since the last maintenance"
     with_notes.pend([Pending("/gone/a", "another table", 0.0, 10), Pending("/t/b", lake.topics.load("t").id, 0.0, 10)])
     assert checks(lake, deep=False)["deletions"].message == "1 file of tables that are gone are noted for deletion"
     doctor(lake, "--repair", "--yes")
