@@ -246,7 +246,9 @@ def load_settings(toml_file: Path | None = None, **overrides: Any) -> Settings:
     except ValidationError as invalid:
         raise _invalid_setting(invalid, toml_file) from None
     except ValueError as broken:  # a TOML syntax error
-        raise InvalidSetting(f'settings file "{toml_file}" cannot be read', detail=f"{broken}.") from None
+        raise InvalidSetting(
+            f'settings file "{toml_file}" cannot be read', detail=f"{broken}.", hint="Correct the file."
+        ) from None
     assert isinstance(loaded, Settings)
     return loaded
 

@@ -216,6 +216,27 @@ def test_a_view_whose_snapshot_expired_before_it_was_tagged_is_recomputed(
     assert wrong(shop) == []
 
 
+@pytest.mark.parametrize("kind", ["delete", "truncate", "empty"])
+def test_damage_to_what_other_engines_read_is_found_and_repaired(shop: Lake, kind: str) -> None:
+    def published() -> Path:
+        return max(
+            (shop.paths.warehouse / "mv" / "dv_low" / "metadata").iterdir(), key=lambda path: path.stat().st_mtime_ns
+        )
+
+    damage(published(), kind)
+    ((name, status, message),) = wrong(shop)
+    assert (name, status) == ("mv.dv_low", "fail")
+    assert str(published().parent if kind == "delete" else published()) in message
+    (found,) = [check for check in check_lake(shop.paths.root) if check.name == name]
+    assert found.repair is not None
+    found.repair.run()
+    assert wrong(shop) == []
+    shop.sql("REFRESH MATERIALIZED VIEW dv_low FULL")
+    rows = shop.spark.sql("SELECT sum(s) AS s FROM lake.mv.dv_low").collect()
+    assert [row["s"] for row in rows] == [72]
+    assert wrong(shop) == []
+
+
 def test_damage_to_a_checkpoint_is_named(shop: Lake) -> None:
     shop.sql(
         "CREATE MATERIALIZED VIEW dv_sums AS SELECT window_start AS w, sum(n) AS s FROM "

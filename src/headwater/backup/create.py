@@ -12,6 +12,7 @@ it runs. After a DROP, the backup begins again from a newer moment, and uses the
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -36,7 +37,7 @@ from headwater.catalog.iceberg import NAME, named_errors
 from headwater.catalog.identity import P_LAKE, P_LOCATION, connect_catalog, read_properties
 from headwater.catalog.progress import BATCHES_RETAINED, progress_of
 from headwater.config import LakePaths
-from headwater.errors import Conflict, Corrupt, Unavailable
+from headwater.errors import Conflict, Corrupt, StorageBusy, Unavailable
 from headwater.observability.failpoints import failpoint
 from headwater.state.care import CareStore
 from headwater.state.sqlite import connect
@@ -60,6 +61,10 @@ _TABLES = (
     "SELECT table_namespace || '.' || table_name, iceberg_type, metadata_location "
     "FROM iceberg_tables WHERE catalog_name = ?"
 )
+
+
+FREE_PAGES = 128
+"""Unused pages of a database that a backup may copy."""
 
 
 class _Gone(Exception):
@@ -348,10 +353,28 @@ class Pinned:
     def copy_to(self, state: Path, catalog: Path) -> None:
         for reader, target in ((self.state, state), (self.catalog, catalog)):
             target.unlink(missing_ok=True)
-            with closing(sqlite3.connect(target)) as copy:
+            with named_copy_errors(target), closing(sqlite3.connect(target)) as copy:
                 reader.backup(copy)
-                # Not in WAL mode: a copy is one file. Whoever opens the restored one puts it back.
+                # Not in WAL mode: a copy is one file. Opening the restored one puts it back.
                 copy.execute("PRAGMA journal_mode=DELETE")
+                # A log that was large once keeps its pages for later; every backup would copy them.
+                if copy.execute("PRAGMA freelist_count").fetchone()[0] > FREE_PAGES:
+                    copy.execute("VACUUM")
+
+
+@contextmanager
+def named_copy_errors(target: Path) -> Iterator[None]:
+    """Turn SQLite's failures on a copy into errors about the copy: the lake's own files are not at fault."""
+    try:
+        yield
+    except sqlite3.Error as failed:
+        if "full" in str(failed):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from failed
+        raise StorageBusy(
+            f'copy "{target}" cannot be written',
+            detail=f"SQLite says: {failed}.",
+            hint="Check the space and the disk of the backup's folder, and run the command again.",
+        ) from failed
 
 
 @contextmanager

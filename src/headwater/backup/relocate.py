@@ -7,6 +7,8 @@ with that note. A second run finishes what the first began, also after an error 
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -16,7 +18,7 @@ from typing import Any
 
 from headwater.backup.rewrite import FolderChange, TableRewrite, remove_parts, rewrite_table, rewrite_view
 from headwater.catalog.definitions import P_OPTION
-from headwater.catalog.durable_files import is_inside
+from headwater.catalog.durable_files import is_inside, sync_file
 from headwater.catalog.iceberg import NAME, named_errors
 from headwater.catalog.identity import (
     P_COPIED_FROM,
@@ -118,8 +120,37 @@ def relocate(paths: LakePaths, settings: Settings, *, copy: bool) -> Relocation:
     copy = copy or is_begun_copy
     if not is_there and not copy and is_lake(recorded, lake, settings.busy_timeout):
         raise moved_error(paths.root, recorded, lake, settings.busy_timeout)
+    if copy:
+        _check_links(paths.root)
     check_unused(paths.state, settings.lease_ttl)
+    for database in (paths.catalog, paths.state, paths.kafka_index):
+        for suffix in ("", "-wal", "-shm"):
+            _separate(database.with_name(database.name + suffix))
     return rewrite_locations(paths, settings.busy_timeout, copy=copy)
+
+
+def _check_links(root: Path) -> None:
+    """Conflict if a symbolic link leads out of a copy: to the files of the original, which the copy would change."""
+    for folder, folders, files in os.walk(root):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            if path.is_symlink() and not path.resolve().is_relative_to(root.resolve()):
+                raise Conflict(
+                    f'folder "{root}" shares files with another one',
+                    detail=f'"{path}" is a link to {path.resolve()}.',
+                    hint="Copy the files that links lead to as well, for example with `cp -rL`, or use `headwater "
+                    "backup` and `headwater restore`.",
+                )
+
+
+def _separate(path: Path) -> None:
+    """Give a file that is written in place, and that has other names in the file system, an inode of its own.
+
+    All other files are replaced or deleted, never written to: there, hard links do no harm."""
+    if path.exists() and path.stat().st_nlink > 1:
+        part = path.with_name(f".{path.name}.part")
+        shutil.copy2(path, part)
+        sync_file(part)
+        part.replace(path)
 
 
 def rewrite_locations(paths: LakePaths, busy_timeout: float, *, copy: bool) -> Relocation:

@@ -100,6 +100,12 @@ def _restoring(paths: LakePaths, source: Path) -> Iterator[None]:
 def _check_place(paths: LakePaths) -> None:
     if paths.config.exists():
         raise LakeExists(f'"{paths.root}" is a lake already', hint="Restore into a new or empty folder.")
+    for parent in paths.root.parents:
+        if LakePaths(parent).config.exists() or (parent / "backup.json").exists():
+            raise Conflict(
+                f'"{paths.root}" is inside a lake or a backup, which is in "{parent}"',
+                hint="Restore into a folder of its own.",
+            )
     if is_empty(paths.root):
         return
     note = paths.root / NOTE

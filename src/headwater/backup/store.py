@@ -136,17 +136,24 @@ class Store:
             found = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
-        except ValueError as wrong:
-            raise Corrupt(f'backup in "{self.folder}" is damaged', detail=f"backup.json: {wrong}.") from None
+        except ValueError:
+            raise self._unknown("backup.json is not JSON") from None
         if not isinstance(found, dict) or not isinstance(found.get("format"), int):
-            raise Corrupt(f'backup in "{self.folder}" is damaged', detail="backup.json does not describe a backup.")
+            raise self._unknown("backup.json does not describe a backup")
         if found["format"] > FORMAT:
             what = f'backup in "{self.folder}"'
             raise newer_version(what, "format", found["format"], FORMAT, found.get("written_by"))
         try:
             return Backup(**found)
         except TypeError:
-            raise Corrupt(f'backup in "{self.folder}" is damaged', detail="backup.json is incomplete.") from None
+            raise self._unknown("backup.json is incomplete") from None
+
+    def _unknown(self, reason: str) -> Corrupt:
+        return Corrupt(
+            f'backup in "{self.folder}" is damaged',
+            detail=f"{reason}.",
+            hint="Restore from another backup. If the lake still exists, back it up into a new folder.",
+        )
 
     def load(self) -> Backup:
         """The complete backup; NotFound if there is none."""

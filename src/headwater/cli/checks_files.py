@@ -54,9 +54,9 @@ def _read(snapshot: Snapshot, entries: _Entries, found: Contents) -> list[str]:
     told = len(entries.wrong)
     try:
         manifests = snapshot.manifests(entries.io)
-    except Exception as error:  # whatever a missing or damaged file raises in the reader
+    except Exception:  # whatever a missing or damaged file raises in the reader
         found.unreadable.add(snapshot.snapshot_id)
-        return [f"manifest list {local_path(snapshot.manifest_list)} cannot be read: {_said(error)}"]
+        return [f"manifest list {local_path(snapshot.manifest_list)} cannot be read: {_reason(snapshot.manifest_list)}"]
     live: dict[str, DataFile] = {}
     for manifest in manifests:
         read = entries.of(manifest, snapshot)
@@ -88,9 +88,9 @@ class _Entries:
         try:
             entries = list(manifest.fetch_manifest_entry(self.io, discard_deleted=False))
             size = path.stat().st_size
-        except Exception as error:
+        except Exception:  # the same
             named_by = f"manifest list {local_path(snapshot.manifest_list)} names it"
-            self.wrong.append(f"manifest {path} cannot be read: {_said(error)}; {named_by}")
+            self.wrong.append(f"manifest {path} cannot be read: {_reason(manifest.manifest_path)}; {named_by}")
             return None
         if size != manifest.manifest_length:
             self.wrong.append(f"manifest {path} has {size} bytes instead of {manifest.manifest_length}")
@@ -216,6 +216,11 @@ def _undecodable(path: Path) -> str | None:
     return None
 
 
-def _said(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+def _reason(location: str) -> str:
+    """Why a file of metadata could not be read: what its reader raises says little to a person."""
+    try:
+        return "it is damaged" if local_path(location).stat().st_size else "it is empty"
+    except FileNotFoundError:
+        return "it is missing"
+    except OSError as error:
+        return f"the system says: {error.strerror}"

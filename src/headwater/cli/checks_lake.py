@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.serializers import Compressor
 
 from headwater.catalog.damage import unreadable
 from headwater.catalog.definitions import P_KIND
-from headwater.catalog.durable_files import FILES, is_inside
+from headwater.catalog.durable_files import FILES, is_inside, local_path
 from headwater.catalog.iceberg import NAME, Tables, create_catalog_file
 from headwater.catalog.identity import locate_lake
 from headwater.catalog.kept import P_OURS
@@ -76,6 +79,8 @@ def _check_database(name: str, path: Path, timeout: float) -> Check:
     """Whether SQLite's own check passes, and whether the file is in WAL mode."""
     if not path.exists():
         return Check(name, "fail", f"{path.name} is missing", _RESTORE.format(path.name))
+    if path.stat().st_size == 0:
+        return Check(name, "fail", f"{path.name} is empty", _RESTORE.format(path.name))
     try:
         with closing(connect(path, timeout, read_only=True)) as db:
             found = [str(row[0]) for row in db.execute("PRAGMA quick_check(5)")]
@@ -101,6 +106,7 @@ def _check_tables(paths: LakePaths, settings: Settings, with_log: bool, deep: bo
     for each in registered:
         look = partial(_check_table, each.table, paths, settings, with_log, deep)
         yield from _until_still(look, paths, settings, {each})
+    yield from _until_still(partial(_check_published, paths, settings), paths, settings, set(registered))
     yield from _until_still(partial(_check_between, paths, settings, with_log, deep), paths, settings, set(registered))
 
 
@@ -131,6 +137,42 @@ def _registered(paths: LakePaths, settings: Settings) -> list[Registered]:
             (NAME,),
         ).fetchall()
     return [Registered(TableName(str(namespace), str(name)), str(metadata)) for namespace, name, metadata in rows]
+
+
+def _check_published(paths: LakePaths, settings: Settings) -> Iterator[Check]:
+    """The Iceberg views in which other engines read materialized views; Headwater itself does not."""
+    with closing(connect(paths.catalog, settings.busy_timeout, read_only=True)) as db:
+        query = "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables WHERE iceberg_type = 'VIEW'"
+        rows = db.execute(query).fetchall()
+    for namespace, name, location in rows:
+        try:
+            if not is_inside(location, paths.warehouse) or "versions" in _read_view(location):
+                continue
+            reason = "is damaged"
+        except FileNotFoundError:
+            reason = "is missing"
+        except (OSError, ValueError, EOFError, zlib.error):
+            reason = "is damaged"
+        yield Check(
+            f"{namespace}.{name}",
+            "fail",
+            f"metadata file {local_path(location)} of this Iceberg view {reason}; other engines read it",
+            f"Run `headwater doctor --repair`, then `REFRESH MATERIALIZED VIEW {name} FULL`, which creates it again.",
+            Repair(f"remove the Iceberg view {namespace}.{name}", partial(_withdraw, name, paths, settings)),
+        )
+
+
+def _read_view(location: str) -> dict[str, object]:
+    with local_path(location).open("rb") as file:
+        found = json.load(Compressor.get_compressor(location).stream_decompressor(file))
+    return found if isinstance(found, dict) else {}
+
+
+def _withdraw(name: str, paths: LakePaths, settings: Settings) -> None:
+    from headwater.views.publish import withdraw
+
+    with closing(Tables(paths.catalog, paths.warehouse, settings.busy_timeout)) as tables:
+        withdraw(name, tables.catalog)
 
 
 def _check_between(paths: LakePaths, settings: Settings, with_log: bool, deep: bool) -> Iterator[Check]:
@@ -246,12 +288,13 @@ def _check_table(name: TableName, paths: LakePaths, settings: Settings, with_log
         yield from check_damage(name.name, table, contents.of(table.current_snapshot()), paths, settings)
     if table.metadata.properties.get(P_KIND) == "topic":
         if with_log:
-            yield check_position(name.name, table, paths.state, settings.busy_timeout)
+            position = check_position(name.name, table, paths.state, settings.busy_timeout)
+            yield lost_log(position, paths, settings) if position.status == "fail" else position
         yield check_ranges(name.name, table)
         if deep:
             sound = contents.of(table.current_snapshot())
             yield check_rows(name.name, table, [file for path, file in sound.items() if path not in contents.damaged])
             if contents.damaged.keys() & sound.keys():
                 yield from check_lost(name.name, table, contents, paths, settings)
-    if deep:
+    if deep and with_log:  # files that wait to be deleted are noted there
         yield check_orphans(name.name, table, paths, settings)

@@ -52,8 +52,10 @@ def doctor(
 ) -> None:
     """Check the environment and the lake; exit with 1 if something is broken."""
     session = session_of(context)
-    checks = list(_all_checks(session, deep))
     options = [*(["--start-new-log"] if start_new_log else []), *(f"--drop {table}" for table in drop or ())]
+    if options and not repair:
+        raise typer.BadParameter(f"{options[0].split()[0]} needs --repair.")
+    checks = list(_all_checks(session, deep))
     if repair and _repaired(checks, session.screen, yes, options):
         checks = list(_all_checks(session, deep))
     failed = any(check.status == "fail" for check in checks)
@@ -71,6 +73,9 @@ def _repaired(checks: Iterable[Check], screen: Screen, yes: bool, options: Colle
     repairs = [each for each in offered if each.option is None]
     # Several checks may offer the repair of one option; it is done once.
     repairs += {each.option: each for each in offered if each.option in options}.values()
+    for option in options:
+        if option not in {each.option for each in offered}:
+            raise typer.BadParameter(f"{option}: no check found anything that this would repair.")
     if not repairs:
         screen.note("nothing can be repaired without an explicit option; see the findings")
         return False

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from headwater.backup.create import BackupReport, create_backup
@@ -9,7 +13,7 @@ from headwater.backup.relocate import Relocation, relocate
 from headwater.backup.restore import restore_backup
 from headwater.backup.store import ReportProgress
 from headwater.config import LakePaths, Settings, load_settings
-from headwater.errors import named_system_errors
+from headwater.errors import InvalidInput, StorageBusy, named_system_errors
 
 
 def backup_lake(
@@ -21,17 +25,46 @@ def backup_lake(
     progress: ReportProgress = lambda _: None,
 ) -> BackupReport:
     """Bring the backup of an open lake in the folder `destination` up to date."""
-    with named_system_errors():
+    with _named_errors(Path(destination), "The previous backup, if any, is still complete."):
         return create_backup(paths, settings.busy_timeout, Path(destination), verify=verify, progress=progress)
 
 
 def restore_lake(source: str | Path, place: str | Path, *, progress: ReportProgress = lambda _: None) -> Relocation:
     """Make a lake in the new or empty folder `place` from a backup."""
-    with named_system_errors():
+    with _named_errors(Path(place), "The lake there is not complete."):
         return restore_backup(Path(source), Path(place), load_settings(None).busy_timeout, progress=progress)
 
 
 def relocate_lake(path: str | Path, *, copy: bool = False) -> Relocation:
     """Make the folder to which a lake was moved or copied the lake's own."""
     paths = LakePaths.existing(path)
-    return relocate(paths, load_settings(paths.config), copy=copy)
+    with named_system_errors():
+        return relocate(paths, load_settings(paths.config), copy=copy)
+
+
+@contextmanager
+def _named_errors(folder: Path, state: str) -> Iterator[None]:
+    """Turn what the system causes into errors that name the folder that is written; `state` says how it is left."""
+    try:
+        with named_system_errors():
+            yield
+    except (NotADirectoryError, FileExistsError):
+        raise InvalidInput(f'"{folder}" is not a folder', hint="Choose a new or empty folder.") from None
+    except FileNotFoundError as failed:
+        raise InvalidInput(
+            f'folder "{folder}" cannot be created', detail=f"{failed.strerror}: {failed.filename}.", hint=HINT
+        ) from None
+    except StorageBusy as failed:
+        number = getattr(failed.__cause__, "errno", None)
+        named = getattr(failed.__cause__, "filename", None)
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            hint = "Free some space, or choose another folder, and run the command again."
+            raise StorageBusy(f'disk of "{folder}" is full', detail=state, hint=hint) from failed
+        inside = Path(named or folder).resolve().is_relative_to(folder.resolve())
+        if number in (errno.EROFS, errno.EACCES, errno.EPERM) and inside:
+            detail = f"{os.strerror(number)}. {state}"
+            raise StorageBusy(f'folder "{folder}" cannot be written', detail=detail, hint=HINT) from failed
+        raise
+
+
+HINT = "Choose another folder, or correct this one, and run the command again."

@@ -21,6 +21,7 @@ from headwater.errors import (
     Conflict,
     Corrupt,
     InvalidStatement,
+    LakeMoved,
     SnapshotGone,
     StaleCommit,
     TopicExists,
@@ -240,6 +241,8 @@ class Upkeep:
             if named is error:
                 raise
             raise named from error
+        if full:  # also if somebody removed it, as the doctor does with a damaged one
+            publish(self.views.load(name), self._spark())
         round.reached(plan)
         self._record(finished(done, trigger, began, plan))
         for each in plan.ranges:
@@ -349,7 +352,7 @@ class Upkeep:
         maintenance removes the tags of views that do not exist."""
         try:
             tag(lambda: self.views.tables.load_for_commit(source), VIEW_TAG + name, None)
-        except (NoSuchTableError, Corrupt) as failed:
+        except (NoSuchTableError, Corrupt, LakeMoved) as failed:
             log.info("tag was not removed", extra={"view": name, "source": str(source), "reason": str(failed)})
 
     def _pin(self, view: View, source: TableName, snapshot_id: int | None) -> None:

@@ -28,7 +28,17 @@ from headwater.catalog.identity import P_LAKE, load_properties
 from headwater.catalog.progress import BATCHES_RETAINED, BATCHES_UNCOMMITTED
 from headwater.cli.checks_lake import check_lake
 from headwater.engine import Lake
-from headwater.errors import Conflict, Corrupt, LakeExists, LakeMoved, NewerVersion, NotFound, StorageBusy, Unavailable
+from headwater.errors import (
+    Conflict,
+    Corrupt,
+    InvalidInput,
+    LakeExists,
+    LakeMoved,
+    NewerVersion,
+    NotFound,
+    StorageBusy,
+    Unavailable,
+)
 from headwater.topics import ingest
 from headwater.types import TableName
 
@@ -247,6 +257,43 @@ def test_maintenance_keeps_files_while_a_backup_runs(
     assert lake.care.store.long_reads(0) == []
 
 
+def test_a_destination_that_cannot_hold_a_backup_is_named(lake: Lake, tmp_path: Path) -> None:
+    lake.backup(tmp_path / "backup")
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "inner"):
+        for attempt in (lake.backup, lambda place: headwater.restore(tmp_path / "backup", place)):
+            with pytest.raises(InvalidInput, match=f'"{place}" is not a folder'):
+                attempt(place)
+    for attempt in (lake.backup, lambda place: headwater.restore(tmp_path / "backup", place)):
+        with pytest.raises(InvalidInput, match='folder "/proc/x" cannot be created'):
+            attempt(Path("/proc/x"))
+    (tmp_path / "backup" / "backup.json").write_text("{")
+    for attempt in (lake.backup, lambda place: headwater.restore(place, tmp_path / "new")):
+        with pytest.raises(Corrupt, match="is not JSON") as damaged:
+            attempt(tmp_path / "backup")
+        assert damaged.value.hint
+
+
+def test_a_lake_is_not_restored_into_a_backup_or_another_lake(lake: Lake, tmp_path: Path) -> None:
+    lake.backup(tmp_path / "backup")
+    for place in (tmp_path / "backup" / "inner", lake.paths.warehouse / "a" / "b"):
+        with pytest.raises(Conflict, match="is inside a lake or a backup"):
+            headwater.restore(tmp_path / "backup", place)
+        assert not place.exists()
+
+
+def test_a_log_that_was_large_once_is_copied_without_its_free_pages(lake: Lake, tmp_path: Path) -> None:
+    for number in range(8):
+        lake.topic("t").append([{"id": 10 + number, "text": os.urandom(512 * 1024).hex()}])
+    lake.flush("t")
+    topic = lake.topics.load("t")
+    lake.log.trim(ingest.log_topic(topic), topic.committed)
+    assert lake.paths.state.stat().st_size > 8 * 1024**2
+    lake.backup(tmp_path / "backup")
+    headwater.restore(tmp_path / "backup", tmp_path / "new").close()
+    assert (tmp_path / "new" / "state.db").stat().st_size < 1024**2
+
+
 def test_a_full_disk_is_said(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -254,9 +301,9 @@ def test_a_full_disk_is_said(lake: Lake, tmp_path: Path, monkeypatch: pytest.Mon
     lake.backup(tmp_path / "backup")
     with monkeypatch.context() as patched:
         patched.setattr("headwater.backup.store.sync_file", full)
-        with pytest.raises(StorageBusy, match="disk is full"):
+        with pytest.raises(StorageBusy, match=r"disk of .* is full"):
             lake.backup(tmp_path / "backup")
-        with pytest.raises(StorageBusy, match="disk is full"):
+        with pytest.raises(StorageBusy, match=r"disk of .* is full"):
             headwater.restore(tmp_path / "backup", tmp_path / "new")
     headwater.restore(tmp_path / "backup", tmp_path / "new").close()
 

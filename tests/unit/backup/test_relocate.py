@@ -328,3 +328,57 @@ def test_a_copy_that_was_interrupted_is_finished_as_a_copy(
     done = headwater.relocate(copy)
     assert done.lake != original
     assert done.stopped == ("outward",)
+
+
+def link_all(source: Path, target: Path, how: Callable[[Path, Path], None]) -> Path:
+    """A copy in which every file is a link to the original's."""
+    for path in (each for each in source.rglob("*") if each.is_file()):
+        link = target / path.relative_to(source)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        how(link, path)
+    return target
+
+
+def answer(folder: Path) -> list[int]:
+    with Lake.open(folder) as lake:
+        return [row["n"] for row in lake.sql("SELECT n FROM t ORDER BY n").rows()]
+
+
+def test_a_copy_of_hard_links_leaves_the_original_as_it_is(place: Path, tmp_path: Path) -> None:
+    copy = link_all(place, tmp_path / "copy", lambda link, path: link.hardlink_to(path))
+    headwater.relocate(copy, copy=True)
+    with Lake.open(copy) as lake:
+        lake.topic("t").append([{"n": 9}])
+        lake.sql("DROP TOPIC u")
+    assert answer(place) == [0, 1, 2]
+    assert answer(copy) == [0, 1, 2, 9]
+    with Lake.open(place) as lake:
+        assert lake.sql("SELECT count(*) AS n FROM u").rows() == [{"n": 3}]
+        lake.sql("DROP TOPIC t")
+    assert answer(copy) == [0, 1, 2, 9]
+
+
+@pytest.mark.leaves_damage
+def test_a_copy_whose_files_are_links_to_the_original_is_refused(place: Path, tmp_path: Path) -> None:
+    copy = link_all(place, tmp_path / "copy", lambda link, path: link.symlink_to(path))
+    with pytest.raises(Conflict, match="shares files with another one"):
+        headwater.relocate(copy, copy=True)
+    assert answer(place) == [0, 1, 2]
+
+
+def test_a_warehouse_on_another_disk_moves_with_its_lake_but_is_not_part_of_a_copy(place: Path, tmp_path: Path) -> None:
+    (place / "warehouse").rename(tmp_path / "disk")
+    (place / "warehouse").symlink_to(tmp_path / "disk")
+    assert answer(place) == [0, 1, 2]
+    copy = shutil.copytree(place, tmp_path / "copy", symlinks=True)
+    with pytest.raises(Conflict, match="is a link to"):
+        headwater.relocate(copy, copy=True)
+    shutil.rmtree(copy)
+    whole = shutil.copytree(place, tmp_path / "whole")
+    headwater.relocate(whole, copy=True)
+    moved = place.rename(tmp_path / "moved")
+    headwater.relocate(moved)
+    assert answer(moved) == answer(whole) == [0, 1, 2]
+    with Lake.open(whole) as lake:
+        lake.sql("DROP TOPIC t")
+    assert answer(moved) == [0, 1, 2]

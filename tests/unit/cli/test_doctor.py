@@ -7,6 +7,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from headwater.cli.main import main
 from headwater.engine import Lake
 from headwater.errors import Corrupt
 from headwater.state.care import CareStore, Pending
+from headwater.state.sqlite import connect
 from headwater.storage.commit import Change, commit, tag
 from headwater.storage.maintenance.compact import Source, read_sources
 from headwater.storage.writer import PartitionedWriter, local_path
@@ -445,6 +447,32 @@ def test_notes_of_tables_that_are_gone_are_forgotten(lake: Lake) -> None:
     with_notes.close()
 
 
+def test_options_that_repair_nothing_are_refused(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    root = str(lake.paths.root)
+    for words in (["--start-new-log"], ["--repair", "--start-new-log"], ["--repair", "--drop", "topics.no"]):
+        assert main(["-C", root, "doctor", "--yes", *words]) == 2, words
+        assert words[-1] in capsys.readouterr().err or "needs --repair" in capsys.readouterr().err
+
+
+def test_entries_that_are_gone_from_the_log_can_be_gone_on_without(lake: Lake) -> None:
+    lake.topic("t").append([{"n": 1}])
+    lake.close()
+    with closing(connect(lake.paths.state, 5.0)) as db:
+        db.execute("DELETE FROM log_entries")
+    found = checks(lake, deep=False)["offsets of t"]
+    assert "is not dense" in found.message
+    assert "--start-new-log" in str(found.action)
+    assert main(["-C", str(lake.paths.root), "doctor", "--repair", "--start-new-log", "--yes", "--quiet"]) == 0
+
+
+def test_a_database_without_contents_is_no_lake_to_repair(tmp_path: Path) -> None:
+    Lake.init(tmp_path / "lake").close()
+    (tmp_path / "lake" / "catalog.db").write_bytes(b"")
+    found = {check.name: check for check in check_lake(tmp_path / "lake")}
+    assert (found["catalog"].status, found["catalog"].message) == ("fail", "catalog.db is empty")
+    assert found["catalog"].repair is None
+
+
 def test_wal_mode_is_put_back(tmp_path: Path) -> None:
     Lake.init(tmp_path / "lake").close()
     for name in ("catalog.db", "state.db"):
@@ -467,7 +495,8 @@ def test_a_table_that_cannot_be_read_is_dropped_if_it_is_named_and_only_then(lak
     assert found.as_dict()["repair"] == "drop topics.t"
     repair = ["-C", root, "doctor", "--repair", "--yes", "--quiet"]
     assert main(repair) == 1
-    assert main([*repair, "--drop", "topics.sound"]) == 1, "which can be read"
+    assert main([*repair, "--drop", "topics.sound"]) == 2, "which can be read"
+    assert main(["-C", root, "doctor", "--drop", "topics.t"]) == 2, "without --repair"
     assert lake.topics.names() == ["sound", "t"]
     main([*repair, "--drop", "topics.t"])
     assert lake.topics.names() == ["sound"]
