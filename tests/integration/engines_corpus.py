@@ -46,6 +46,9 @@ select id, int(x), bigint(k), double(k), float(k), string(k), boolean(k), date(t
 select id, 1e3, 1.5e-2, 25e-1, 1e10 as large, 1e5D, x + 1e2, -1e2 from events
 select id, greatest(i, k), least(i, k, 1), greatest(d, x), least(d, x), greatest(p, q), greatest(s, c), least(dt, date'2000-01-01') from events
 select id, greatest(f, d), least(f, k) from events
+select id, greatest(f, null), least(null, d), greatest(zero, null), least(zero, null) from events
+select id, floor(p), ceil(q), floor(cast(p as decimal(10, 0))), ceil(cast(q as decimal(20, 0))) * 2 from events
+select id, max(x) over (order by id), min(x) over (order by id desc) from events where x > 0
 select id, abs(k), abs(x), abs(d), abs(p), abs(f), abs(m), abs(-5) from events
 select id, abs(i) from events where i > -2147483648
 select id, cast(i as bigint), cast(k as double), cast(i as string), cast(l as string), cast(b as string), cast(b as int), cast(i as boolean) from events

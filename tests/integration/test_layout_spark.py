@@ -42,7 +42,7 @@ TYPES: dict[str, Callable[[int], Any]] = {
     "TIMESTAMP": lambda n: dt.datetime(1960, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=n, microseconds=n),
     "TIMESTAMP_NTZ": lambda n: dt.datetime(1960, 1, 1) + dt.timedelta(seconds=n, microseconds=n),
     "STRING": lambda n: f"päö {n * n}",
-    "UUID": lambda n: str(uuid.UUID(int=n << 100 | n)),
+    "UUID": lambda n: str(uuid.UUID(int=n * 37 % 256 << 120 | n)),
     "FIXED(5)": lambda n: n.to_bytes(5, "big"),
     "BINARY": lambda n: bytes([n % 256]) * (n % 7),
 }

@@ -189,6 +189,34 @@ def test_averages_at_the_limits_of_bigint_are_exact_and_pass_verification(views:
         views.lake.sql("DROP MATERIALIZED VIEW ty_avg")
 
 
+def test_sums_of_wide_decimals_whose_change_is_larger_than_their_type(views: Views) -> None:
+    most = "9" * 38
+    views.topic("ty_w", "id INT, g INT, x DECIMAL(38,0), y DECIMAL(37,2), z DECIMAL(28,4)")
+    rows = [{"id": n, "g": n % 2, "x": most, "y": f"{most[:35]}.99", "z": f"{most[:24]}.9999"} for n in (1, 2)]
+    views.append("ty_w", *rows)
+    views.view("ty_ws", "SELECT g, sum(x) AS x, sum(y) AS y, sum(z) AS z FROM ty_w GROUP BY g")
+    views.lake.sql(f"UPDATE ty_w SET x = -{most}, y = 0 - y, z = 0 - z WHERE g = 1")
+    views.follow()
+    views.lake.sql("DELETE FROM ty_w WHERE g = 0")
+    views.follow()
+
+
+def test_zeros_of_both_signs_in_a_partition(views: Views) -> None:
+    nan = float("nan")
+    views.lake.sql("CREATE TOPIC ty_pz (id INT, d DOUBLE, f FLOAT) PARTITIONED BY (d, f)")
+    views.topics.append("ty_pz")
+    views.append("ty_pz", {"id": 1, "d": 0.0, "f": -0.0}, {"id": 2, "d": -0.0, "f": 0.0}, {"id": 3, "d": nan, "f": nan})
+    views.view("ty_zero", "SELECT id, d, f FROM ty_pz")
+    views.append(
+        "ty_pz", {"id": 4, "d": -0.0, "f": -0.0}, {"id": 5, "d": nan, "f": None}, {"id": 6, "d": nan, "f": nan}
+    )
+    views.follow()
+    views.lake.sql("DELETE FROM ty_pz WHERE id = 2")
+    views.follow()
+    rows = views.lake.sql("SELECT id FROM ty_pz WHERE CAST(d AS STRING) = '-0.0'", engine="spark").rows()
+    assert rows == [{"id": 4}]
+
+
 def test_a_map_with_a_null_cannot_be_grouped_by_and_the_error_says_so(views: Views) -> None:
     views.topic("ty_mn", "m MAP<STRING, INT>")
     views.append("ty_mn", {"m": {"k": None, "a": 1}})

@@ -64,7 +64,7 @@ VALUES: dict[str, Callable[[int], Any]] = {
     "local": lambda n: EPOCH + dt.timedelta(minutes=50 * n - 500),
     "s": lambda n: f"{chr(97 + n // 5)}{'x' * (n % 3 * 9)}{n:02}",
     "b": lambda n: n % 10 < 5,
-    "u": lambda n: uuid.UUID(int=n << 120 | n),
+    "u": lambda n: uuid.UUID(int=n * 6 % 256 << 120 | n),  # both halves: Iceberg orders them as signed numbers
     "raw": lambda n: bytes([n * 5 % 256, n]),
     "place.city": lambda n: f"city {n:03}",
     "place.zip": lambda n: 1000 + n,
@@ -85,6 +85,8 @@ PARTITIONINGS = [
     "PARTITIONED BY (u)",
     "PARTITIONED BY (b, hours(local))",
     "PARTITIONED BY (d)",
+    "PARTITIONED BY (f)",
+    "PARTITIONED BY (g, b)",
 ]
 ORDERS = ["", "ORDERED BY (s DESC NULLS LAST, n)", "ORDERED BY (f, at DESC)", "CLUSTERED BY ZORDER (i, s)"]
 BLOOMS = ["", "n, s", "i=0.001, day, at, u", "d, raw, place.city, local"]

@@ -9,6 +9,7 @@ import java.util.function.Function;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.BooleanNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.iceberg.BaseFileScanTask;
 import org.apache.iceberg.BaseTable;
@@ -32,6 +33,7 @@ import org.apache.iceberg.spark.ScanTaskSetManager;
 import org.apache.iceberg.spark.Spark3Util;
 import org.apache.iceberg.spark.source.SparkRewriteTable;
 import org.apache.iceberg.spark.source.SparkTable;
+import org.apache.iceberg.types.Type;
 import org.apache.iceberg.types.TypeUtil;
 import org.apache.iceberg.types.Types;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -45,7 +47,9 @@ import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
+import org.apache.spark.sql.connector.expressions.aggregate.Count;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
@@ -64,6 +68,7 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DoubleType;
 import org.apache.spark.sql.types.FloatType;
+import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -89,8 +94,9 @@ public final class TaskSets {
         SparkSession.setActiveSession(session); // a thread without one knows no catalogs
         Table now = Spark3Util.loadIcebergTable(session, name);
         Table table = past ? lenient(now) : now;
-        Expression condition = ExpressionParser.fromJson(filter);
-        List named = new ObjectMapper().readTree(filter).findValuesAsText("term");
+        JsonNode conditions = withoutUuids(new ObjectMapper().readTree(filter), table.schema());
+        Expression condition = ExpressionParser.fromJson(conditions.toString());
+        List named = conditions.findValuesAsText("term");
         ScanTaskSetManager.get().stageTasks(table, id, tasks(table, files, condition));
         staged.put(id, table);
         HashMap options = new HashMap();
@@ -98,6 +104,21 @@ public final class TaskSets {
         return Dataset.ofRows(session, DataSourceV2Relation.create(
             new Files(table, id, named), scala.Option.empty(), scala.Option.empty(),
             new CaseInsensitiveStringMap(options), scala.Option.empty()));
+    }
+
+    /** The conditions without those on UUIDs, which Iceberg orders as pairs of signed numbers. */
+    private static JsonNode withoutUuids(JsonNode condition, Schema schema) {
+        if (condition.has("term")) {
+            Types.NestedField field = schema.findField(condition.get("term").asText());
+            boolean isUuid = field == null || field.type().typeId() == Type.TypeID.UUID;
+            return isUuid ? (JsonNode) BooleanNode.TRUE : condition;
+        }
+        if (condition.has("left")) {
+            ObjectNode both = (ObjectNode) condition;
+            both.set("left", withoutUuids(condition.get("left"), schema));
+            both.set("right", withoutUuids(condition.get("right"), schema));
+        }
+        return condition;
     }
 
     /** From now on frames of `id` read these files, and all of their row groups. */
@@ -293,11 +314,11 @@ public final class TaskSets {
 
         public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
             table().refresh();
-            return new GuardedBuilder(new SparkTable(table()).newScanBuilder(options), schema());
+            return new GuardedBuilder(new SparkTable(table()).newScanBuilder(options), schema(), table().schema());
         }
     }
 
-    /** A table whose files and row groups are never skipped by a condition on floating-point numbers. */
+    /** A table whose files and row groups are never skipped by a condition on floating-point numbers or UUIDs. */
     static final class Guarded implements SupportsRead, SupportsMetadataColumns {
         private final SparkTable inner;
 
@@ -328,7 +349,7 @@ public final class TaskSets {
         }
 
         public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-            return new GuardedBuilder(inner.newScanBuilder(options), schema());
+            return new GuardedBuilder(inner.newScanBuilder(options), schema(), inner.table().schema());
         }
 
         public boolean equals(Object other) {
@@ -341,18 +362,21 @@ public final class TaskSets {
     }
 
     /**
-     * Iceberg's scan without conditions on floats. Its rules are not Spark's: they skip a file of NaN for `>`, which NaN
-     * meets in Spark, and a row group whose dictionary has -0.0 for `= 0.0`.
+     * Iceberg's scan without conditions on floats and UUIDs, or their minima and maxima. Its rules are not Spark's: they
+     * skip a file of NaN for `>`, which NaN meets in Spark, and a row group whose dictionary has -0.0 for `= 0.0`; and
+     * they compare the halves of UUIDs as signed numbers, so that most are outside of the bounds of their own file.
      */
     static final class GuardedBuilder
             implements SupportsPushDownV2Filters, SupportsPushDownRequiredColumns, SupportsPushDownLimit,
             SupportsPushDownAggregates {
         private final ScanBuilder inner;
         private final StructType columns;
+        private final Schema schema;
 
-        GuardedBuilder(ScanBuilder inner, StructType columns) {
+        GuardedBuilder(ScanBuilder inner, StructType columns, Schema schema) {
             this.inner = inner;
             this.columns = columns;
+            this.schema = schema;
         }
 
         public Predicate[] pushPredicates(Predicate[] predicates) {
@@ -373,7 +397,10 @@ public final class TaskSets {
             if (predicate.name().equals("IS_NULL") || predicate.name().equals("IS_NOT_NULL")) {
                 return true;
             }
-            NamedReference[] references = predicate.references();
+            return haveExactOrder(predicate.references());
+        }
+
+        private boolean haveExactOrder(NamedReference[] references) {
             for (int i = 0; i < references.length; i++) {
                 if (!hasExactOrder(references[i].fieldNames())) {
                     return false;
@@ -391,6 +418,10 @@ public final class TaskSets {
                 }
                 StructType outer = (StructType) type;
                 type = outer.fields()[outer.fieldIndex(path[i])].dataType();
+            }
+            if (type instanceof StringType) { // as which Spark sees UUIDs
+                Types.NestedField field = schema.findField(String.join(".", path));
+                return field != null && field.type().typeId() == Type.TypeID.STRING;
             }
             return !(type instanceof FloatType) && !(type instanceof DoubleType);
         }
@@ -412,11 +443,21 @@ public final class TaskSets {
         }
 
         public boolean supportCompletePushDown(Aggregation aggregation) {
-            return ((SupportsPushDownAggregates) inner).supportCompletePushDown(aggregation);
+            return isSafe(aggregation) && ((SupportsPushDownAggregates) inner).supportCompletePushDown(aggregation);
         }
 
         public boolean pushAggregation(Aggregation aggregation) {
-            return ((SupportsPushDownAggregates) inner).pushAggregation(aggregation);
+            return isSafe(aggregation) && ((SupportsPushDownAggregates) inner).pushAggregation(aggregation);
+        }
+
+        private boolean isSafe(Aggregation aggregation) {
+            AggregateFunc[] functions = aggregation.aggregateExpressions();
+            for (int i = 0; i < functions.length; i++) {
+                if (!(functions[i] instanceof Count) && !haveExactOrder(functions[i].references())) {
+                    return false;
+                }
+            }
+            return true;
         }
 
         public Scan build() {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Iterator
 from decimal import Decimal
 from itertools import pairwise
@@ -22,13 +24,30 @@ def split_by_partition(table: pa.Table, schema: Schema, spec: PartitionSpec) -> 
     if not spec.fields or table.num_rows == 0:
         yield Record(), table
         return
-    keys = pa.table({str(i): _partition_values(table, schema, field) for i, field in enumerate(spec.fields)})
+    found = pa.table({str(i): _partition_values(table, schema, field) for i, field in enumerate(spec.fields)})
+    keys = pa.table({name: _distinct(found.column(name)) for name in found.column_names})
     order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
-    keys, table = keys.take(order), table.take(order)
+    keys, found, table = keys.take(order), found.take(order), table.take(order)
     for start, stop in _runs(keys):
-        raw = [column[start].as_py() for column in keys.columns]
+        raw = [column[start].as_py() for column in found.columns]
         values = [_record_value(field, schema, value) for field, value in zip(spec.fields, raw, strict=True)]
         yield Record(*values), table.slice(start, stop - start)
+
+
+def partition_key(partition: Record) -> tuple[Any, ...]:
+    """The values of a partition as a key: 0.0 and -0.0 are two, and NaN is one."""
+    values = (partition[place] for place in range(len(partition)))
+    return tuple(struct.pack("d", value) if isinstance(value, float) else value for value in values)
+
+
+def _distinct(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values to group by. Readers take a partition's value for that of its rows, so -0.0 needs one of its own; and NaN
+    equals nothing, itself included. Floats are told apart by their bits."""
+    if not pa.types.is_floating(values.type):
+        return values
+    values = pc.if_else(pc.is_nan(values), pa.scalar(math.nan, values.type), values)
+    bits = pa.int64() if pa.types.is_float64(values.type) else pa.int32()
+    return pa.chunked_array([chunk.view(bits) for chunk in values.chunks], bits)
 
 
 def _partition_values(table: pa.Table, schema: Schema, field: Any) -> pa.ChunkedArray:

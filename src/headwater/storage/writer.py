@@ -29,7 +29,7 @@ from headwater.storage.encodings import choose_encodings
 from headwater.storage.file_statistics import file_statistics
 from headwater.storage.layout import Layout, codecs, leaves
 from headwater.storage.nans import nan_counts, null_counts
-from headwater.storage.partitions import split_by_partition
+from headwater.storage.partitions import partition_key, split_by_partition
 from headwater.storage.schemas import arrow_schema
 from headwater.storage.seal import blank, seal
 from headwater.storage.sorting import sort_rows
@@ -146,7 +146,7 @@ class PartitionedWriter:
             local_path(done.file_path).unlink(missing_ok=True)
 
     def _add(self, partition: Record, table: pa.Table) -> None:
-        key = tuple(partition[i] for i in range(len(partition)))
+        key = partition_key(partition)
         nans = nan_counts(table)
         self._with_nans |= {path for path, count in nans.items() if count}
         if key in self._open and any(nans[path] for path in nans.keys() - self._open[key].unbounded):

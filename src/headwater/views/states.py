@@ -76,7 +76,7 @@ def _plain(
         case "sum" if x is not None and argument_type is not None:
             partials = (("s", _sum(_widened(x, argument_type), argument_type)), ("n", _count([x])))
             final = _cast("CASE WHEN {n} > 0 THEN {s} END", result_type)
-            return State(partials, ("sum", "sum"), final, not floating and _negates_exactly(argument_type))
+            return State(partials, ("sum", "sum"), final, not floating and _can_retract(argument_type))
         case "avg" | "mean" if x is not None and argument_type is not None:
             return _average(x, argument_type, result_type)
         case "min" | "max" if x is not None and len(texts) == 1:
@@ -109,11 +109,14 @@ def _long_sum(x: str) -> State:
     return State(partials, ("sum", "sum", "sum"), f"CASE WHEN {{n}} > 0 THEN CASE {quick} ELSE {wide} END END", True)
 
 
-def _negates_exactly(argument_type: str) -> bool:
-    """Whether `0 - x` has all digits of `x`: Spark gives a difference one more digit before the point, up to 38 in all,
-    and takes it from those behind the point where there are more than six."""
-    precision, scale = _decimal(argument_type) or (0, 0)
-    return precision < 38 or scale <= 6
+def _can_retract(argument_type: str) -> bool:
+    """Whether the sum of what a change adds and takes back fits the type of a sum, whatever the values.
+
+    A sum has ten more digits than its values, but no more than 38. Without all ten, an UPDATE of x to -x may change the
+    sum by more than the type holds, although both sums fit. Values of 38 digits have no exact negative either.
+    """
+    precision, _ = _decimal(argument_type) or (0, 0)
+    return precision <= 28
 
 
 def _decimal(argument_type: str) -> tuple[int, int] | None:

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
     DateType,
     DecimalType,
@@ -29,7 +30,7 @@ from pyiceberg.types import (
 
 from headwater.catalog.definitions import partition_spec
 from headwater.storage.layout import Layout
-from headwater.storage.partitions import split_by_partition
+from headwater.storage.partitions import partition_key, split_by_partition
 from headwater.storage.schemas import arrow_schema
 from headwater.storage.writer import PartitionedWriter, Target, local_path
 from headwater.types import Partition, SortKey, TopicDefinition
@@ -295,3 +296,20 @@ def test_a_sorted_file_with_nan_is_one_file(tmp_path: Path) -> None:
     assert found[:5] == [1, 2, 3, 4, 5]
     assert math.isnan(found[5])
     assert "f" not in bounded(file)
+
+
+def test_zeros_of_both_signs_are_two_partitions_and_nan_is_one() -> None:
+    schema = Schema(NestedField(1, "d", DoubleType()), NestedField(2, "f", FloatType()))
+    fields = [PartitionField(id, 1000 + id, IdentityTransform(), name) for id, name in ((1, "d"), (2, "f"))]
+    nan = math.nan
+    pairs = [(0.0, 1.0), (nan, 1.0), (-0.0, 1.0), (0.0, 1.0), (nan, 1.0), (None, nan), (None, -nan), (None, -0.0)]
+    table = pa.table({"d": [d for d, _ in pairs], "f": pa.array([f for _, f in pairs], pa.float32())})
+    found = list(split_by_partition(table, schema, PartitionSpec(*fields)))
+    assert sorted((repr(record), part.num_rows) for record, part in found) == [
+        ("Record[-0.0, 1.0]", 1),
+        ("Record[0.0, 1.0]", 2),
+        ("Record[None, -0.0]", 1),
+        ("Record[None, nan]", 2),
+        ("Record[nan, 1.0]", 2),
+    ]
+    assert len({partition_key(record) for record, _ in found}) == 5

@@ -200,6 +200,8 @@ def whole(function: str, value: Typed) -> tuple[str, pa.DataType]:
     if t.is_integral(value.type):
         return cast(value.sql, t.BIGINT), t.BIGINT
     if t.is_decimal(value.type):
+        if value.type.scale == 0:
+            return value.sql, value.type
         to = t.decimal(value.type.precision - value.type.scale + 1, 0)
         return cast(f"{function}({cast(value.sql, t.decimal(t.MAX_PRECISION, value.type.scale))})", to), to
     if t.is_fractional(value.type):

@@ -85,11 +85,16 @@ def _extreme(function: str) -> Callable[[Args], Built]:
 
 
 def _of_one_zero(found: str, among: Args) -> str:
-    """`found`, or an error where it is zero and there are both zeros: which one Spark takes is up to its optimiser."""
+    """`found`, or an error where it is zero and there are both zeros: which one Spark takes is up to its optimiser.
+
+    Beside a null, DuckDB gives 0.0 for -0.0.
+    """
     negative = " OR ".join(f"({a.sql} = 0 AND signbit({a.sql}))" for a in among)
     positive = " OR ".join(f"({a.sql} = 0 AND NOT signbit({a.sql}))" for a in among)
     never = failing("0.0 beside -0.0", among[0].type)
-    return f"(CASE WHEN {found} = 0 AND ({negative}) AND ({positive}) THEN {never} ELSE {found} END)"
+    minus = cast("'-0.0'", among[0].type)
+    zero = f"CASE WHEN ({negative}) AND ({positive}) THEN {never} WHEN {negative} THEN {minus} ELSE {found} END"
+    return f"(CASE WHEN {found} = 0 THEN {zero} ELSE {found} END)"
 
 
 def _absolute(args: Args) -> Built:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from sqlglot import exp
@@ -10,7 +11,7 @@ from sqlglot import exp
 from headwater.serving.agreement import types as t
 from headwater.serving.agreement.aggregates import AGGREGATES, FRAMED, RANKINGS, Built, Call, count_rows
 from headwater.serving.agreement.arithmetic import positive_zero
-from headwater.serving.agreement.casts import cast, coerce
+from headwater.serving.agreement.casts import cast, coerce, failing
 from headwater.serving.agreement.expressions import Expressions
 from headwater.serving.agreement.functions import whole_literal
 from headwater.serving.agreement.parsing import only
@@ -105,6 +106,10 @@ class Rows(Expressions):
             found = self._framed(node.this, order, over)
         elif is_aggregate(node.this) and not any(isinstance(a, exp.Distinct) for a in node.this.expressions):
             found = aggregate(node.this, self.expr, lambda function, argument: f"{function}({argument}) OVER ({over})")
+            if str(node.this.this).lower() in ("min", "max") and t.is_fractional(found.type):
+                # Which zero it is depends on the order of rows, and the engines compare them in another one.
+                never = failing("a smallest or largest value of zero", found.type)
+                found = replace(found, sql=f"(CASE WHEN {found.sql} = 0 THEN {never} ELSE {found.sql} END)")
         else:
             raise NotProven("this window function is not proven to agree")
         return Typed(found.sql, found.type, found.name and shown and f"{found.name} OVER ({shown})")
