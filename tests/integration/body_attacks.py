@@ -30,6 +30,8 @@ TOPICS = {
     "text": "(v STRING, w STRING)",
     "nested": f"(v ARRAY<STRUCT<{NESTED}>>)",
     "mapped": f"({WIDE}, v MAP<STRING, STRUCT<{NESTED}>>, w ARRAY<STRUCT<{NESTED}>>)",
+    "deep": "(l ARRAY<STRING>, ll ARRAY<ARRAY<STRING>>, m MAP<STRING, STRING>, s STRUCT<v: ARRAY<STRING>>, "
+    "ls ARRAY<STRUCT<v: STRING>>, n ARRAY<STRUCT<b: INT>>)",
     "dead": "(id BIGINT NOT NULL) WITH (on_invalid = 'dead_letter')",
 }
 
@@ -59,6 +61,22 @@ def lists(element: pa.Array, count: int) -> pa.Table:
     return pa.table({"v": pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), element)})
 
 
+def deep() -> Iterator[tuple[str, pa.Array]]:
+    """One record whose lists hold one long text, or one bad value, very often: by the column that it belongs to."""
+    for times in (100_000, 3_000_000):
+        whole = pa.array([0, times], pa.int32())
+        texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(times, np.int8)), pa.array(["y" * 2000]))
+        one = pa.ListArray.from_arrays(whole, texts)
+        yield "l", one
+        yield "l", pa.ListArray.from_arrays(whole, viewed("y" * 2000, times).column("v").chunk(0))
+        yield "ll", pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), one)
+        yield "m", pa.MapArray.from_arrays(whole, texts, texts)
+        yield "s", pa.StructArray.from_arrays([one], ["v"])
+        yield "ls", pa.ListArray.from_arrays(whole, pa.StructArray.from_arrays([texts], ["v"]))
+        wrong = pa.array(np.full(times, 2**40))
+        yield "n", pa.ListArray.from_arrays(whole, pa.StructArray.from_arrays([wrong], ["b"]))
+
+
 def attacks() -> Iterator[tuple[str, str, str, bytes, bool]]:
     """Topic, name, media type, body, whether the body is compressed."""
     yield "wide", "empty objects", NDJSON, b"{}\n" * 6_000_000, True
@@ -78,6 +96,8 @@ def attacks() -> Iterator[tuple[str, str, str, bytes, bool]]:
     yield "mapped", "empty objects with a map", NDJSON, b"{}\n" * 20_000_000, True
     yield "dead", "lines that are no records", NDJSON, b"x\n" * 20_000_000, True
     yield "dead", "rows of too many cells", "text/csv", b"id\n" + b"1,1\n" * 10_000_000, True
+    for number, (column, values) in enumerate(deep()):
+        yield "deep", f"{column} {number}", ARROW, arrow(pa.table({column: values}), "zstd"), False
     whole = arrow(pa.table({"c0": range(999)}))
     size = (999 * 8).to_bytes(8, "little")  # of the body of the only batch
     assert size in whole

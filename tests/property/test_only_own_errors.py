@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -111,6 +112,12 @@ def test_statements_on_spark(spark: Any, spark_lake: Path) -> None:
         @settings(max_examples=120, deadline=None, suppress_health_check=QUICK, phases=[Phase.explicit, Phase.generate])
         @given(grammar.WORK)
         @example("CREATE MATERIALIZED VIEW x1 AS SELECT m, count(*) AS n FROM events GROUP BY m")
+        @example("SELECT INTERVAL '1' YEAR AS i, array(make_interval(1)) AS j FROM events")
+        @example("CREATE MATERIALIZED VIEW x1 AS SELECT id, make_ym_interval(1, i) AS v FROM events")
+        @example(f"SELECT from_json('{{}}', '{'array<' * 90}int{'>' * 90}') AS j FROM events")
+        @example("SELECT schema_of_json(repeat('[', 5000)) AS j FROM events")
+        @example("SELECT timestamp_seconds(9e18) AS j, date_add(dt, 2147483647) AS k FROM events")
+        @example("SELECT max(u) AS a, min(u) AS b FROM events WHERE u > '00000000-0000-0000-0000-000000000000'")
         def check(text: str) -> None:
             prepare(lake)
             lake.topic(grammar.TOPIC).append([ROW])
@@ -149,6 +156,14 @@ def test_queries_on_duckdb_with_options(lake: Lake) -> None:
     lake.topic(grammar.TOPIC).append([ROW])
     check()
     assert outcomes["answered"] > 5, outcomes
+
+
+@pytest.mark.parametrize("sequence", ["y", 1.5, True, -1, [1], None, 2**63, math.nan])
+def test_sequences(lake: Lake, sequence: Any) -> None:
+    prepare(lake)
+    outcomes: Counter[str] = Counter()
+    attempt(outcomes, lambda: lake.topic(grammar.TOPIC).append([ROW], producer="p", sequence=sequence), sequence)
+    assert outcomes == {"invalid_input": 1}
 
 
 def test_records(lake: Lake) -> None:

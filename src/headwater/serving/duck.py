@@ -17,11 +17,12 @@ import duckdb
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
-from headwater.errors import HeadwaterError, QueryCancelled, QueryFailed, QueryTimeout, system_error
+from headwater.errors import HeadwaterError, QueryCancelled, QueryFailed, system_error
 from headwater.serving.agreement import Agreed, output_schema
 from headwater.serving.change_rows import duck_changes
 from headwater.serving.duck_files import literal, read_parquet, stored_names
 from headwater.serving.plan import Mask, QueryPlan, Scan
+from headwater.serving.running import timed_out
 from headwater.storage.changes import Changes
 from headwater.storage.checksums import Checksums
 
@@ -138,7 +139,7 @@ class DuckRun:
         self._stop(QueryCancelled("query was cancelled"))
 
     def _time_out(self) -> None:
-        self._stop(QueryTimeout(f"query ran longer than {self._timeout:g} s", hint="Raise query_timeout."))
+        self._stop(timed_out(self._timeout))
 
     def _stop(self, why: HeadwaterError) -> None:
         if self._stopped is None:

@@ -19,16 +19,17 @@ from pyiceberg.expressions import AlwaysTrue
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.catalog.views import STATES
-from headwater.errors import InvalidName, QueryCancelled, QueryFailed, QueryTimeout, TopicNotFound
+from headwater.errors import InvalidName, QueryCancelled, TopicNotFound
 from headwater.serving.change_rows import TopicChanges
 from headwater.serving.change_rows_spark import change_frame
 from headwater.serving.moment import Moment, ViewAtOnce
 from headwater.serving.plan import QueryPlan, Scan
+from headwater.serving.running import timed_out
 from headwater.serving.tail import TopicAtOnce
 from headwater.spark.arrow_spark import query_folder, result_schema, stream, to_spark
 from headwater.spark.gate_spark import ParsedQuery, analyze, inspect, isolated, sources
 from headwater.spark.jobs import RunningQuery
-from headwater.storage.read_spark import read_files, read_now, read_snapshot
+from headwater.storage.read_spark import read_files, read_now, read_snapshot, refusing_time_columns
 
 FreshFrame = Callable[[SparkSession, str], AbstractContextManager[DataFrame]]
 """A view's rows as they would be if it were refreshed now."""
@@ -86,7 +87,7 @@ class SparkRun:
                 return list(islice(found, 1))
         except QueryCancelled:
             if self._timed_out:
-                raise QueryTimeout(f"query ran longer than {self._timeout:g} s", hint="Raise query_timeout.") from None
+                raise timed_out(self._timeout) from None
             raise
         finally:
             timer.cancel()
@@ -144,19 +145,12 @@ class _Relations:
         return _folded(self.own, at) if isinstance(at, ViewAtOnce) else self._topic(name, at)
 
     def _topic(self, name: str, at: TopicAtOnce) -> DataFrame:
-        try:
+        hint = "Write the query so that DuckDB can answer it; EXPLAIN says what sends it to Spark."
+        with refusing_time_columns(at.topic.name, hint):
             if at.snapshot_id is None:
                 return to_spark(self.own, at.rows, self.folder)
             stored = self._stored(name, at, at.snapshot_id)
             return stored.unionAll(to_spark(self.own, at.rows, self.folder)) if at.rows.num_rows else stored
-        except Exception as failed:
-            if "time fields" not in str(failed) and "time64" not in str(failed):
-                raise
-            raise QueryFailed(
-                f'topic "{at.topic.name}" cannot be read by Spark',
-                detail="It has a column of type time, which Spark does not have.",
-                hint="Write the query so that DuckDB can answer it; EXPLAIN says what sends it to Spark.",
-            ) from None
 
     def _stored(self, name: str, at: TopicAtOnce, snapshot_id: int) -> DataFrame:
         """The rows of a topic's snapshot, in the columns that the topic has at this moment."""

@@ -15,8 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from headwater.errors import HeadwaterError, QueryCancelled, QueryTimeout
+from headwater.errors import HeadwaterError, QueryCancelled
 from headwater.serving.moment import Given
+from headwater.serving.running import timed_out
 from headwater.spark.query_worker import (
     EndReason,
     QueryWorker,
@@ -152,7 +153,7 @@ class WorkerRun:
     def _time_out(self) -> None:
         if self._has_result():
             return
-        error = QueryTimeout(f"query ran longer than {self._timeout:g} s", hint="Raise query_timeout.")
+        error = timed_out(self._timeout)
         self._stop(error, "timeout")
 
     def _stop(self, error: HeadwaterError, reason: EndReason) -> None:

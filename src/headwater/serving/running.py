@@ -7,6 +7,15 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from headwater.errors import QueryTimeout
+
+
+def timed_out(seconds: float) -> QueryTimeout:
+    """The error of a query that ran into its deadline."""
+    return QueryTimeout(
+        f"query ran longer than {seconds:g} s", hint="Raise its timeout, or the setting query_timeout if that was it."
+    )
+
 
 class Stoppable(Protocol):
     """Work that another thread may stop."""

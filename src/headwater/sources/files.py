@@ -88,6 +88,8 @@ def _source(path: Path, given: FileFormat | None) -> SourceFile:
     except OSError as error:
         raise InvalidInput(f'file "{path}" cannot be read', detail=f"{error.strerror or error}.") from None
     format = given or format_of(path)
+    if format is not None and format not in FORMATS:
+        raise InvalidInput(f'format "{format}" is not known', hint=f"Use one of {', '.join(FORMATS)}.")
     if format is None:
         raise InvalidInput(
             f'format of file "{path}" is not clear from its name',

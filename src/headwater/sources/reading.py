@@ -246,13 +246,18 @@ def _arrow_batches(source: IO[bytes]) -> Iterator[pa.RecordBatch]:
     """The batches of an Arrow IPC file or stream; what it is shows in its first bytes."""
     import pyarrow as pa
 
+    from headwater.storage.decode.ipc import arrow_batches
+    from headwater.storage.decode.sizes import ignore_size
+
     try:
         buffered: Any = source if hasattr(source, "peek") else io.BufferedReader(source)
         if buffered.peek(6)[:6] == b"ARROW1":
             file = pa.ipc.open_file(_seekable(buffered))
             yield from (file.get_batch(index) for index in range(file.num_record_batches))
         else:
-            yield from pa.ipc.open_stream(buffered)
+            yield from arrow_batches(buffered, ignore_size)  # which notices that a stream was cut
+    except RecordsRejected as rejected:
+        raise RecordsRejected("input is not Arrow", detail=rejected.detail, hint=rejected.hint) from None
     except (pa.ArrowException, OSError, EOFError) as error:
         raise _unreadable("Arrow", error) from None
 

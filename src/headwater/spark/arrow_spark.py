@@ -17,11 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.core.rdd import RDD
+from pyspark.errors import PySparkException
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from headwater.errors import ResultTooLarge
+from headwater.errors import QueryFailed, ResultTooLarge
 from headwater.spark.jobs import query_errors
 from headwater.spark.spool import PartWriter
 
@@ -30,6 +32,9 @@ IN_MEMORY = 4 * 1024**2
 
 TASKS = 2
 """Partitions of a table that travels inside tasks: each costs a task, and there is little to do in any of them."""
+
+MAX_NESTING = 50
+"""Levels of arrays, maps and structs in a result: Arrow's streams have room for 64."""
 
 _HEX = "0123456789abcdef"
 _DASHES = (8, 13, 18, 23)
@@ -135,8 +140,35 @@ def _uuid_text(array: pa.Array) -> pa.Array:
 
 
 def result_schema(frame: DataFrame) -> pa.Schema:
-    """The Arrow schema of the frame's results."""
+    """The Arrow schema of the frame's results; QueryFailed if a column has a type that Arrow has no values of."""
+    for column in frame.schema.fields:
+        if column.dataType.simpleString().count("<") > MAX_NESTING and _depth(column.dataType) > MAX_NESTING:
+            raise QueryFailed(
+                f'column "{column.name}" cannot be part of a result',
+                detail=f"Its type is nested more than {MAX_NESTING} levels deep.",
+                hint="Select parts of it, or CAST it to STRING.",
+            )
+        try:
+            to_arrow_schema(StructType([column]))
+        except PySparkException:
+            raise QueryFailed(
+                f'column "{column.name}" cannot be part of a result',
+                detail=f"It has the type {column.dataType.simpleString().upper()}.",
+                hint="CAST it to STRING.",
+            ) from None
     return to_arrow_schema(frame.schema)
+
+
+def _depth(of: DataType) -> int:
+    match of:
+        case ArrayType():
+            return 1 + _depth(of.elementType)
+        case MapType():
+            return 1 + max(_depth(of.keyType), _depth(of.valueType))
+        case StructType():
+            return 1 + max((_depth(field.dataType) for field in of.fields), default=0)
+        case _:
+            return 0
 
 
 def collect(frame: DataFrame, max_rows: int | None = None) -> pa.Table:

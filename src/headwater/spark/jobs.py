@@ -126,6 +126,7 @@ def reason_of(message: str) -> tuple[str, int | None, int | None]:
     line, position = (int(place[1] or place[3]), int(place[2] or place[4]) + 1) if place else (None, None)
     reason = _PLACE.sub("", head)
     reason = re.sub(r"^(?:[\w.$]+(?:Exception|Error): )?\[[A-Z0-9_.]+\]\s*", "", reason)
+    reason = re.sub(r"^(?:[a-z]\w*\.)+[\w$]+(?:Exception|Error): ", "", reason)
     reason = re.sub(r"\s*SQLSTATE: \w+\s*", " ", reason)
     # Queries cannot change settings, so advice to do so would mislead.
     reason = re.sub(r"\s*If necessary,? set \S+ to \S+ to bypass this error\.?", "", reason)

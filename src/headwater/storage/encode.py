@@ -12,6 +12,7 @@ import math
 import uuid
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -99,12 +100,40 @@ def plain_texts(array: pa.Array) -> pa.Array:
         return pa.array([None if value is None else f"{value:f}" for value in array.to_pylist()], pa.string())
     if pa.types.is_timestamp(of):
         naive = array.view(pa.int64()).view(pa.timestamp(of.unit))  # to text many times faster than with a zone
-        texts = pc.replace_substring(naive.cast(pa.string()), " ", "T", max_replacements=1)
+        texts = _with_far_years(naive, pc.replace_substring(naive.cast(pa.string()), " ", "T", max_replacements=1))
         texts = pc.replace_substring_regex(texts, r"\.0+$", "")
         return pc.binary_join_element_wise(texts, "Z", "") if of.tz else texts
     if pa.types.is_time(of):
         return pc.replace_substring_regex(array.cast(pa.string()), r"\.0+$", "")
-    return array.cast(pa.string())
+    texts = array.cast(pa.string())
+    return _with_far_years(array, texts) if pa.types.is_date(of) else texts
+
+
+def _with_far_years(array: pa.Array, texts: pa.Array) -> pa.Array:
+    """Dates and times that Arrow writes as "<value out of range: …>", beyond the years -32767 to 32767, as the rest."""
+    far = pc.fill_null(pc.starts_with(texts, "<"), False)
+    if not pc.any(far).as_py():
+        return texts
+    per_day = _PER_DAY["d" if pa.types.is_date32(array.type) else array.type.unit]
+    numbers = array.filter(far).view(pa.int32() if pa.types.is_date32(array.type) else pa.int64()).to_pylist()
+    return pc.replace_with_mask(texts, far, pa.array([_far_text(number, per_day) for number in numbers], pa.string()))
+
+
+_PER_DAY = {"d": 1, "s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
+
+
+def _far_text(number: int, per_day: int) -> str:
+    """A moment counted from 1970, in the Gregorian calendar: a cycle of it has 400 years and 146,097 days."""
+    days, rest = divmod(number, per_day)
+    cycles, days = divmod(days, 146_097)
+    near = date(1970, 1, 1) + timedelta(days)
+    text = f"{near.year + 400 * cycles}-{near:%m-%d}"
+    if per_day == 1:
+        return text
+    seconds, fraction = divmod(rest, per_day // 86_400)
+    digits = len(str(per_day // 86_400)) - 1
+    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{text}T{clock}.{fraction:0{digits}}" if digits else f"{text}T{clock}"
 
 
 def json_values(array: pa.Array) -> list[Any]:

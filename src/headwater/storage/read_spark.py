@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
+from pyiceberg.types import DoubleType, FloatType
 from pyspark.sql import DataFrame, SparkSession
 
 from headwater.catalog.iceberg import NAME
-from headwater.errors import Corrupt
+from headwater.errors import Corrupt, QueryFailed
 from headwater.spark.compiled import compiled
 from headwater.storage.filter_json import filter_json
 from headwater.storage.scan import ManifestCache, plan_scan
@@ -98,13 +99,40 @@ def read_now(
     """The table's rows at a snapshot, in the columns that `table` has now; the frame can be run inside the block only.
 
     Spark reads a snapshot in the columns of its time. An ALTER that no commit followed, and a rollback, make them old.
+    Iceberg gives the rows of a partition the partition's value: that of -0.0 may be 0.0 in files of earlier versions.
     """
     snapshot = table.metadata.snapshot_by_id(snapshot_id)
-    if snapshot is None or columns_at(table, snapshot).schema_id == table.metadata.current_schema_id:
+    is_current = snapshot is None or columns_at(table, snapshot).schema_id == table.metadata.current_schema_id
+    if is_current and not _is_partitioned_by_float(table):
         yield read_snapshot(session, name, snapshot_id)
         return
     with read_files(session, name, plan_scan(table, snapshot_id, AlwaysTrue(), cache).files) as rows:
         yield rows
+
+
+@contextmanager
+def refusing_time_columns(topic: str, hint: str | None = None) -> Iterator[None]:
+    """Turn what Spark raises inside for a topic with a column of type TIME into an error that says so."""
+    try:
+        yield
+    except Exception as failed:
+        if "time fields" not in str(failed) and "time64" not in str(failed):
+            raise
+        raise QueryFailed(
+            f'topic "{topic}" cannot be read by Spark',
+            detail="It has a column of type TIME, which Spark does not have.",
+            hint=hint,
+        ) from None
+
+
+def _is_partitioned_by_float(table: Table) -> bool:
+    sources = [field.source_id for spec in table.specs().values() for field in spec.fields]
+    return any(
+        isinstance(schema.find_field(id).field_type, FloatType | DoubleType)
+        for schema in table.schemas().values()
+        for id in sources
+        if schema.find_column_name(id) is not None
+    )
 
 
 def _check_present(table: TableName, files: Sequence[DataFile]) -> None:

@@ -49,6 +49,14 @@ class Source:
     sequence: int = 0
     moved: Moved | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.sequence, bool) or not isinstance(self.sequence, int) or not 0 <= self.sequence < 2**63:
+            raise InvalidInput(
+                f"sequence {self.sequence!r} is not valid", detail="It is a whole number from 0 to 2^63 - 1."
+            )
+        if self.producer is not None and not isinstance(self.producer, str):
+            raise InvalidInput(f"producer {self.producer!r} is not valid", detail="It is a text.")
+
 
 @dataclass(frozen=True, slots=True)
 class Ack:

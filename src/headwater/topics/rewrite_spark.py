@@ -22,12 +22,12 @@ from pyspark.sql.types import StructField, StructType
 
 from headwater.catalog.iceberg import NAME
 from headwater.catalog.topics import Topic, Topics
-from headwater.errors import InvalidStatement, QueryFailed, TopicNotFound
+from headwater.errors import InvalidStatement, TopicNotFound
 from headwater.spark.gate_spark import analyze, check_expression, inspect, isolated, sources
 from headwater.spark.jobs import query_errors
 from headwater.sql.names import normalise_topics
 from headwater.sql.statements import DeleteRows, RowStatement, UpdateRows
-from headwater.storage.read_spark import StagedFiles, read_now, staged_files
+from headwater.storage.read_spark import StagedFiles, read_now, refusing_time_columns, staged_files
 from headwater.storage.scan import ManifestCache
 from headwater.storage.write_spark import shown_schema, write_frame
 from headwater.storage.writer import Target
@@ -174,17 +174,10 @@ def _check(
 
 
 def _rows(session: SparkSession, topic: Topic, manifests: ManifestCache, until: ExitStack) -> DataFrame:
-    try:
+    with refusing_time_columns(topic.name):
         if topic.snapshot_id is None:
             return session.read.table(f"{NAME}.{topic.table_name}")
         return until.enter_context(read_now(session, topic.table_name, topic.table, topic.snapshot_id, manifests))
-    except Exception as failed:
-        if "time fields" not in str(failed):
-            raise
-        raise QueryFailed(
-            f'topic "{topic.name}" cannot be read by Spark',
-            detail="It has a column of type time, which Spark does not have.",
-        ) from None
 
 
 def _columns(topic: Topic) -> list[str]:

@@ -156,7 +156,10 @@ def _heads(relations: frozenset[str], ctes: frozenset[str], found: Sources) -> t
 
 def _register(own: SparkSession, head: Head) -> DataFrame:
     """The source under its plain name and, for what we write, under the name of its new version."""
-    table = own.read.table(f"lake.{head.table_name}")
+    from headwater.storage.read_spark import refusing_time_columns
+
+    with refusing_time_columns(head.name):
+        table = own.read.table(f"lake.{head.table_name}")
     table.createOrReplaceTempView(f"{head.name}__new")
     if head.view is None:
         table.createOrReplaceTempView(head.name)

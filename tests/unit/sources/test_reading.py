@@ -131,6 +131,20 @@ def test_what_is_not_columnar_is_refused(kind: str) -> None:
         chunks(b"neither of them", kind)
 
 
+def test_an_arrow_stream_that_was_cut_is_refused() -> None:
+    schema = pa.schema([("a", pa.int64())])
+    sink, ends = io.BytesIO(), []
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for start in (0, 3, 6):
+            writer.write_batch(pa.record_batch([pa.array(range(start, start + 3))], schema=schema))
+            ends.append(sink.tell())
+    body = sink.getvalue()
+    assert [chunk.block.num_rows for chunk in chunks(body, "arrow")] == [9]
+    for end in (*ends, *(end - 5 for end in ends), len(body) - 1):
+        with pytest.raises(RecordsRejected, match="ends before its end marker"):
+            chunks(body[:end], "arrow")
+
+
 def test_a_live_pipe_is_sent_without_waiting_for_more() -> None:
     reading, writing = os.pipe()
     got: list[bytes] = []

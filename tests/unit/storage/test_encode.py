@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headwater.storage import encode
 from headwater.storage.encode import json_rows, to_json_lines, unique_names
 
 UTC = dt.UTC
@@ -143,3 +144,25 @@ def test_any_text_and_number_survives(rows: list[dict[str, Any]]) -> None:
     batch = pa.RecordBatch.from_pylist(ready, schema=schema)
     assert [strict(line) for line in to_json_lines(batch).split(b"\n")[:-1]] == rows
     assert strict(json.dumps(json_rows(batch))) == [[row[name] for name in schema.names] for row in rows]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_years_that_arrow_does_not_write_continue_those_that_it_does(unit: str) -> None:
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6}[unit]
+    year = 31_556_952 * per_second  # the average one
+    written = [n * 7 * year // 3 + n for n in (*range(-13_000, -6_000, 7), *range(4_000, 13_000, 7))]
+    arrow = pa.array(written, pa.int64()).view(pa.timestamp(unit)).cast(pa.string()).to_pylist()
+    for number, text in zip(written, arrow, strict=True):
+        assert encode._far_text(number, 86_400 * per_second) == text.replace(" ", "T")
+
+
+def test_moments_and_days_at_the_limits_of_their_types() -> None:
+    moments = pa.array([2**63 - 1, None, -(2**63), 0], pa.int64()).view(pa.timestamp("us", "UTC"))
+    assert encode.json_values(moments) == [
+        "294247-01-10T04:00:54.775807Z",
+        None,
+        "-290308-12-21T19:59:05.224192Z",
+        "1970-01-01T00:00:00Z",
+    ]
+    days = pa.array([2**31 - 1, -(2**31), None], pa.int32()).view(pa.date32())
+    assert encode.json_values(days) == ["5881580-07-11", "-5877641-06-23", None]

@@ -59,6 +59,11 @@ def columns_rejected(what: str, unfit: Unfit) -> RecordsRejected:
     )
 
 
+PYTHON_ROW_BYTES = 1024**2
+"""A row that takes more once it is decoded does not become Python values: they take up to a hundred times as much, and
+a list may hold one long text millions of times."""
+
+
 @dataclass(frozen=True, slots=True)
 class ArrowBatch:
     """Rows of a caller's record batch."""
@@ -79,6 +84,8 @@ class ArrowBatch:
         return self.plan.table(some_rows(self.batch, rows))
 
     def explain(self, row: int) -> Unfit | None:
+        if self._is_heavy(row):
+            return None
         try:
             self.check(self._values(row))
         except Unfit as unfit:
@@ -88,8 +95,20 @@ class ArrowBatch:
     def raw(self, row: int) -> bytes:
         return json_text(self._values(row))
 
+    def _is_heavy(self, row: int) -> bool:
+        return self.weigh(range(row, row + 1)) > PYTHON_ROW_BYTES
+
     def _values(self, row: int) -> dict[str, object]:
-        return {name: _value(self.batch.column(name)[row]) for name in self.batch.schema.names}
+        """The row as Python values, without the lists, maps and structs of a heavy one."""
+        heavy = self._is_heavy(row)
+        fields = [field for field in self.batch.schema if not (heavy and _is_nested(field.type))]
+        return {field.name: _value(self.batch.column(field.name)[row]) for field in fields}
+
+
+def _is_nested(of: pa.DataType) -> bool:
+    if isinstance(of, pa.BaseExtensionType):
+        return _is_nested(of.storage_type)
+    return bool(pa.types.is_nested(of.value_type if pa.types.is_dictionary(of) else of))
 
 
 def some_rows(batch: pa.RecordBatch, rows: Sequence[int]) -> pa.RecordBatch:
