@@ -8,7 +8,7 @@ UV := $(VENV)/tools/bin/uv
 WORKERS ?= 2
 export PYTHONPATH :=
 
-.PHONY: help setup demo test test-fast fuzz soak lint types contracts check docs bench lock clean
+.PHONY: help setup demo test test-fast fuzz soak lint types contracts check docs house bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ check: lint types contracts ## lint, types and import contracts
 
 docs: $(VENV)/.installed ## regenerate docs/reference from the code
 	@$(BIN)/python -m tools.reference
+
+house: setup ## how large and how tangled the source is
+	@$(BIN)/python -m tools.house $(ARGS)
 
 bench: setup ## a benchmark: make bench NAME=commits|produce|ingest|query|query-worker|refresh|view-read|shared-scan|care|streaming|kafka|start
 	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements-bench.lock
