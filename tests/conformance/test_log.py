@@ -117,7 +117,7 @@ def test_topics_do_not_share_offsets(log: Log) -> None:
 
 
 def test_a_log_without_the_topic_of_a_table_with_records(log: Log) -> None:
-    old = LogTopic("id-old", "old", 500)
+    old = LogTopic("id-old", "old", 500, acknowledged=500)
     if log.kind == "kafka":  # a copy of a lake starts a new log in Kafka
         assert append(log, part(1, topic=old)) == [Offsets(500, 501)]
         return
@@ -131,6 +131,10 @@ def test_a_log_without_the_topic_of_a_table_with_records(log: Log) -> None:
     for use in uses:
         with pytest.raises(Corrupt, match="older than its table"):
             use()
+
+
+def test_a_log_without_the_topic_of_a_table_that_no_ingest_wrote(log: Log) -> None:
+    assert append(log, part(1, topic=LogTopic("id-filled", "filled", 500))) == [Offsets(500, 501)]
 
 
 def test_a_refused_request_leaves_nothing(log: Log) -> None:

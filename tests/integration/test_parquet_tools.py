@@ -142,6 +142,7 @@ def test_a_damaged_file_is_named(lake: Lake, http: httpx.Client) -> None:
     with pytest.raises(Corrupt, match=file.name):
         lake.sql("SHOW PARQUET STATS OF damaged")
     assert http.get("/topics/damaged/parquet/schema").json()["code"] == "corrupt"
+    file.write_bytes(whole)
 
 
 def test_files_come_in_from_the_command_line(lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,11 +57,18 @@ def state_of(call: exp.Expression, argument_type: str | None, result_type: str) 
     texts = [_when(condition, each.sql(dialect="spark")) for each in arguments if not isinstance(each, exp.Star)]
     if name == "collect_set" and len(texts) == 1:
         return _distinct(name, texts, argument_type, result_type)
-    return _plain(name, texts, condition, argument_type, result_type)
+    is_column = bool(arguments) and isinstance(arguments[0], exp.Column)
+    return _plain(name, texts, condition, argument_type, result_type, is_column=is_column)
 
 
 def _plain(
-    name: str | None, texts: Sequence[str], condition: str | None, argument_type: str | None, result_type: str
+    name: str | None,
+    texts: Sequence[str],
+    condition: str | None,
+    argument_type: str | None,
+    result_type: str,
+    *,
+    is_column: bool,
 ) -> State | None:
     x = texts[0] if texts else None
     floating = argument_type in FLOATS
@@ -76,7 +83,9 @@ def _plain(
         case "sum" if x is not None and argument_type is not None:
             partials = (("s", _sum(_widened(x, argument_type), argument_type)), ("n", _count([x])))
             final = _cast("CASE WHEN {n} > 0 THEN {s} END", result_type)
-            return State(partials, ("sum", "sum"), final, not floating and _can_retract(argument_type))
+            return State(
+                partials, ("sum", "sum"), final, not floating and _can_retract(argument_type, is_column=is_column)
+            )
         case "avg" | "mean" if x is not None and argument_type is not None:
             return _average(x, argument_type, result_type)
         case "min" | "max" if x is not None and len(texts) == 1:
@@ -109,14 +118,16 @@ def _long_sum(x: str) -> State:
     return State(partials, ("sum", "sum", "sum"), f"CASE WHEN {{n}} > 0 THEN CASE {quick} ELSE {wide} END END", True)
 
 
-def _can_retract(argument_type: str) -> bool:
-    """Whether the sum of what a change adds and takes back fits the type of a sum, whatever the values.
+def _can_retract(argument_type: str, *, is_column: bool) -> bool:
+    """Whether the sum of what a change adds and takes back fits the type of a sum, and negatives are exact.
 
     A sum has ten more digits than its values, but no more than 38. Without all ten, an UPDATE of x to -x may change the
-    sum by more than the type holds, although both sums fit. Values of 38 digits have no exact negative either.
+    sum by more than the type holds, although both sums fit. The type of an expression, such as a product of prices and
+    rates, is wider than its values; there only exact negatives are asked for: Spark gives a difference one more digit
+    before the point, up to 38 in all, and takes it from those behind the point where there are more than six.
     """
-    precision, _ = _decimal(argument_type) or (0, 0)
-    return precision <= 28
+    precision, scale = _decimal(argument_type) or (0, 0)
+    return precision <= 28 if is_column else precision < 38 or scale <= 6
 
 
 def _decimal(argument_type: str) -> tuple[int, int] | None:
