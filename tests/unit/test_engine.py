@@ -43,7 +43,7 @@ def test_settings_come_from_arguments_variables_and_the_file(tmp_path: Path, mon
     [
         ("prot = 1", 'setting "prot" is not valid', 'Did you mean "port"?'),
         ('port = "x"', 'setting "port" is not valid', None),
-        ("port =", "cannot be read", None),
+        ("port =", "cannot be read", "Correct the file."),
     ],
 )
 def test_bad_settings_are_named(tmp_path: Path, text: str, message: str, hint: str | None) -> None:
