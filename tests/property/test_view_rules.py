@@ -205,8 +205,8 @@ def test_a_broken_rule_is_caught(broken: str, monkeypatch: pytest.MonkeyPatch) -
     else:
         original = states._plain
 
-        def invertible(*arguments: object) -> object:
-            found = original(*arguments)  # type: ignore[arg-type]
+        def invertible(*arguments: object, **options: object) -> object:
+            found = original(*arguments, **options)  # type: ignore[arg-type]
             return None if found is None else states.State(found.partials, found.merges, found.final, True)
 
         monkeypatch.setattr(states, "_plain", invertible)

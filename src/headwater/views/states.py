@@ -121,13 +121,13 @@ def _long_sum(x: str) -> State:
 def _can_retract(argument_type: str, *, is_column: bool) -> bool:
     """Whether the sum of what a change adds and takes back fits the type of a sum, and negatives are exact.
 
-    A sum has ten more digits than its values, but no more than 38. Without all ten, an UPDATE of x to -x may change the
-    sum by more than the type holds, although both sums fit. The type of an expression, such as a product of prices and
-    rates, is wider than its values; there only exact negatives are asked for: Spark gives a difference one more digit
-    before the point, up to 38 in all, and takes it from those behind the point where there are more than six.
+    A sum has more digits than its values, but no more than 38: an UPDATE of one value of 38 digits from x to -x changes
+    the sum by more than the type holds, although both sums fit. The type of an expression, such as a product of prices
+    and rates, is wider than its values; there only exact negatives are asked for: Spark gives a difference one more
+    digit before the point, up to 38 in all, and takes it from those behind the point where there are more than six.
     """
     precision, scale = _decimal(argument_type) or (0, 0)
-    return precision <= 28 if is_column else precision < 38 or scale <= 6
+    return precision < 38 or (scale <= 6 and not is_column)
 
 
 def _decimal(argument_type: str) -> tuple[int, int] | None:
