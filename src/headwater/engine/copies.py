@@ -15,6 +15,8 @@ from headwater.backup.store import ReportProgress
 from headwater.config import LakePaths, Settings, load_settings
 from headwater.errors import InvalidInput, StorageBusy, named_system_errors
 
+HINT = "Choose another folder, or correct this one, and run the command again."
+
 
 def backup_lake(
     paths: LakePaths,
@@ -48,23 +50,28 @@ def _named_errors(folder: Path, state: str) -> Iterator[None]:
     try:
         with named_system_errors():
             yield
-    except (NotADirectoryError, FileExistsError):
+    except (NotADirectoryError, FileExistsError) as failed:
+        if not _is_about(failed, folder):
+            raise
         raise InvalidInput(f'"{folder}" is not a folder', hint="Choose a new or empty folder.") from None
     except FileNotFoundError as failed:
+        if not _is_about(failed, folder):
+            raise
         raise InvalidInput(
             f'folder "{folder}" cannot be created', detail=f"{failed.strerror}: {failed.filename}.", hint=HINT
         ) from None
     except StorageBusy as failed:
         number = getattr(failed.__cause__, "errno", None)
-        named = getattr(failed.__cause__, "filename", None)
         if number in (errno.ENOSPC, errno.EDQUOT):
             hint = "Free some space, or choose another folder, and run the command again."
             raise StorageBusy(f'disk of "{folder}" is full', detail=state, hint=hint) from failed
-        inside = Path(named or folder).resolve().is_relative_to(folder.resolve())
-        if number in (errno.EROFS, errno.EACCES, errno.EPERM) and inside:
+        if number in (errno.EROFS, errno.EACCES, errno.EPERM) and _is_about(failed.__cause__, folder):
             detail = f"{os.strerror(number)}. {state}"
             raise StorageBusy(f'folder "{folder}" cannot be written', detail=detail, hint=HINT) from failed
         raise
 
 
-HINT = "Choose another folder, or correct this one, and run the command again."
+def _is_about(failed: BaseException | None, folder: Path) -> bool:
+    """Whether a system error names the folder, something in it, or nothing; not a file of the lake."""
+    named = getattr(failed, "filename", None)
+    return named is None or Path(named).resolve().is_relative_to(folder.resolve())
